@@ -1,0 +1,24 @@
+# Flags for our own targets only. Nothing here reaches a consumer: the targets
+# are linked PRIVATE, and no CMAKE_<LANG>_FLAGS variable is touched.
+add_library(penstock_flags INTERFACE)
+target_compile_features(penstock_flags INTERFACE cxx_std_20)
+# By hand: CMake 3.25.1 does not know nvcc's C++20 (no cuda_std_20, no CUDA_STANDARD 20).
+target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>")
+
+set(cxx_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
+                 -Wold-style-cast)
+target_compile_options(
+  penstock_flags
+  INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_warnings}>"
+            "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wshadow>")
+if(PENSTOCK_WERROR)
+  target_compile_options(
+    penstock_flags
+    INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>"
+              "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Werror;--Werror=all-warnings>")
+endif()
+
+if(PENSTOCK_SANITIZE)
+  target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
+  target_link_options(penstock_flags INTERFACE "-fsanitize=${PENSTOCK_SANITIZE}")
+endif()

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "penstock/core/device.hpp"
+
+namespace penstock {
+
+/// Owns a block of plain memory on one device. Move-only; empty after a move.
+///
+/// Layout:  CPU memory is aligned to 64 bytes, CUDA memory to 256.
+/// Threads: different objects are independent; one object must not be used while it is moved.
+class Buffer {
+ public:
+  Buffer() noexcept = default;
+  ~Buffer() { reset(); }
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        device_(other.device_) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this != &other) {
+      reset();
+      data_ = std::exchange(other.data_, nullptr);
+      bytes_ = std::exchange(other.bytes_, 0);
+      device_ = other.device_;
+    }
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;  // copies of gigabytes are never meant
+  Buffer& operator=(const Buffer&) = delete;
+
+  /// A block of `bytes` bytes, contents unspecified; 0 gives an empty buffer.
+  ///
+  /// Errors: OutOfMemory with the bytes asked for; Unsupported for CUDA in a build without it.
+  static Buffer allocate(Device device, std::size_t bytes);
+
+  /// The same, filled with zero bytes.
+  static Buffer zeros(Device device, std::size_t bytes);
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  Device device() const noexcept { return device_; }
+
+  /// The memory as `bytes() / sizeof(T)` elements.
+  template <typename T>
+  std::span<T> as() const noexcept {
+    return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
+  }
+
+  void reset() noexcept;
+
+ private:
+  Buffer(std::byte* data, std::size_t bytes, Device device) noexcept
+      : data_(data),
+        bytes_(bytes),
+        device_(device) {}
+
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Device device_{};
+};
+
+}  // namespace penstock

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+
+// Every subcommand is one file with one function: it adds the subcommand and its options to `app`
+// and returns nothing. What runs it is put into `action`, which gives the exit status. Subcommands
+// use only Penstock's public headers, write results to stdout and everything else to stderr.
+namespace penstock::cli {
+
+using Action = std::function<int()>;
+
+}  // namespace penstock::cli

@@ -1,0 +1,52 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "cli/exit_code.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/core/version.hpp"
+
+namespace penstock::cli {
+namespace {
+
+int report(const std::string& message, int code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "penstock: error: %s\n", message.c_str());
+  return code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Feeds GPUs the weights that are too big for each of them to hold."};
+  app.name("penstock");
+  app.set_version_flag("--version", build_description());
+  app.require_subcommand(1);
+
+  Action action;
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return report(error.what(), kExitUsage);
+  }
+  return action();
+}
+
+}  // namespace
+}  // namespace penstock::cli
+
+int main(int argc, char** argv) {
+  using namespace penstock;  // NOLINT(google-build-using-namespace): four names below
+  try {
+    return cli::run(argc, argv);
+  } catch (const Error& error) {
+    return cli::report(error.what(), cli::exit_code(error.code()));
+  } catch (const std::bad_alloc&) {
+    return cli::report("out of host memory", cli::kExitEnvironment);
+  } catch (const std::exception& error) {
+    return cli::report(std::string("internal: ") + error.what(), cli::kExitInternal);
+  }
+}

@@ -1,0 +1,62 @@
+#include "penstock/core/buffer.hpp"
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "core/buffer_cuda.hpp"
+#include "core/build_config.hpp"
+#include "penstock/core/error.hpp"
+
+namespace penstock {
+namespace {
+
+constexpr std::align_val_t kCpuAlignment{64};
+
+}  // namespace
+
+Buffer Buffer::allocate(Device device, std::size_t bytes) {
+  if (bytes == 0) return Buffer(nullptr, 0, device);
+  switch (device.kind) {
+    case DeviceKind::Cpu: {
+      void* data = ::operator new(bytes, kCpuAlignment, std::nothrow);
+      if (data == nullptr) {
+        throw Error(ErrorCode::OutOfMemory,
+                    "Buffer: " + std::to_string(bytes) + " bytes of host memory are not to be had");
+      }
+      return Buffer(static_cast<std::byte*>(data), bytes, device);
+    }
+    case DeviceKind::Cuda:
+      if constexpr (build::has_cuda) {
+        return Buffer(detail::cuda_allocate(device, bytes), bytes, device);
+      }
+      throw Error(ErrorCode::Unsupported, "Buffer: built without PENSTOCK_WITH_CUDA");
+  }
+  throw Error(ErrorCode::Internal, "Buffer: not a DeviceKind");
+}
+
+Buffer Buffer::zeros(Device device, std::size_t bytes) {
+  Buffer buffer = allocate(device, bytes);
+  if (bytes == 0) return buffer;
+  switch (device.kind) {
+    case DeviceKind::Cpu: std::memset(buffer.data_, 0, bytes); break;
+    case DeviceKind::Cuda:
+      if constexpr (build::has_cuda) detail::cuda_zero(device, buffer.data_, bytes);
+      break;
+  }
+  return buffer;
+}
+
+void Buffer::reset() noexcept {
+  if (data_ == nullptr) return;
+  switch (device_.kind) {
+    case DeviceKind::Cpu: ::operator delete(data_, kCpuAlignment); break;
+    case DeviceKind::Cuda:
+      if constexpr (build::has_cuda) detail::cuda_free(device_, data_);
+      break;
+  }
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+}  // namespace penstock
