@@ -59,4 +59,29 @@ void Buffer::reset() noexcept {
   bytes_ = 0;
 }
 
+void copy_bytes(Buffer& buffer, std::span<const std::byte> bytes) {
+  expects(bytes.size() <= buffer.bytes(), "copy_bytes: the buffer is smaller than the bytes");
+  if (bytes.empty()) return;
+  switch (buffer.device().kind) {
+    case DeviceKind::Cpu: std::memcpy(buffer.data(), bytes.data(), bytes.size()); break;
+    case DeviceKind::Cuda:
+      if constexpr (build::has_cuda) detail::cuda_copy_in(buffer.device(), buffer.data(), bytes);
+      break;
+  }
+}
+
+void copy_bytes(std::span<std::byte> bytes, const Buffer& buffer, StreamRef stream) {
+  expects(bytes.size() <= buffer.bytes(), "copy_bytes: more bytes are asked for than there are");
+  if (bytes.empty()) return;
+  switch (buffer.device().kind) {
+    case DeviceKind::Cpu: std::memcpy(bytes.data(), buffer.data(), bytes.size()); break;
+    case DeviceKind::Cuda:
+      if constexpr (build::has_cuda) {
+        detail::cuda_copy_out(buffer.device(), bytes, buffer.data(), stream);
+      }
+      static_cast<void>(stream);
+      break;
+  }
+}
+
 }  // namespace penstock

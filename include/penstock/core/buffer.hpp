@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/core/device.hpp"
+#include "penstock/core/stream.hpp"
 
 namespace penstock {
 
@@ -62,5 +63,15 @@ class Buffer {
   std::size_t bytes_ = 0;
   Device device_{};
 };
+
+/// Copies `bytes` from host memory to the start of `buffer`, and waits for it.
+///
+/// Errors: InvalidArgument if they do not fit.
+void copy_bytes(Buffer& buffer, std::span<const std::byte> bytes);
+
+/// Copies the start of `buffer` to host memory. Waits for what `stream` has enqueued so far.
+///
+/// Errors: InvalidArgument if `bytes` is longer than the buffer.
+void copy_bytes(std::span<std::byte> bytes, const Buffer& buffer, StreamRef stream = {});
 
 }  // namespace penstock
