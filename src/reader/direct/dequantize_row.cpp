@@ -1,0 +1,65 @@
+#include "reader/direct/dequantize_row.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "penstock/core/dtype.hpp"
+
+namespace penstock::detail {
+namespace {
+
+constexpr int kBlock = 32;  // elements under one scale byte
+
+// Scale bytes with which every finite code gives zero or a normal bf16 number. The smallest code
+// but zero is 2^-9 (exponent field 118 under scale byte 127), the largest 1.75 * 2^8 (field 135);
+// fields 1 to 254 are normal.
+constexpr int kFirstPlainScale = 127 - 118 + 1;
+constexpr int kLastPlainScale = 127 + 254 - 135;
+
+constexpr std::uint16_t field(int exponent) {
+  return static_cast<std::uint16_t>(exponent << 7);
+}
+
+/// One code under a plain scale byte. `shift` is (byte - 127) in the place of bf16's exponent.
+/// Written without branches or wide types, so that compilers turn the loop over it into vectors
+/// of 16-bit lanes.
+inline std::uint16_t plain_element(std::uint8_t code, std::uint16_t shift) {
+  const auto u16 = [](int value) { return static_cast<std::uint16_t>(value); };
+  const std::uint16_t magnitude = code & 0x7F;
+  const std::uint16_t sign = u16((code & 0x80) << 8);
+  // Normal codes keep their fraction; subnormal ones (1 to 7 times 2^-9) are normalised.
+  std::uint16_t bits = u16((magnitude << 4) + field(120));
+  bits = magnitude < 8 ? u16((magnitude << 5) + field(119)) : bits;
+  bits = magnitude < 4 ? u16((magnitude << 6) + field(118)) : bits;
+  bits = magnitude < 2 ? field(118) : bits;
+  bits = u16(bits + shift);
+  bits = magnitude == 0 ? u16(0) : bits;
+  bits = u16(bits | sign);
+  return magnitude == 0x7F ? kBF16NaN.bits : bits;
+}
+
+void dequantize_block(const std::uint8_t* codes, std::uint8_t scale, std::uint16_t* out) {
+  if (scale < kFirstPlainScale || scale > kLastPlainScale) {
+    for (int i = 0; i < kBlock; ++i) out[i] = dequantize_element(codes[i], scale).bits;
+    return;
+  }
+  const auto shift = static_cast<std::uint16_t>((scale - 127) * (1 << 7));
+  for (int i = 0; i < kBlock; ++i) out[i] = plain_element(codes[i], shift);
+}
+
+}  // namespace
+
+void dequantize_row(const std::byte* values, const std::byte* scales, int head_dim,
+                    std::byte* out) {
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(values);
+  for (int block = 0; block < head_dim / kBlock; ++block) {
+    std::array<std::uint16_t, kBlock> numbers;
+    dequantize_block(codes + std::ptrdiff_t{kBlock} * block,
+                     std::to_integer<std::uint8_t>(scales[block]), numbers.data());
+    std::memcpy(out + static_cast<std::ptrdiff_t>(sizeof(numbers)) * block, numbers.data(),
+                sizeof(numbers));
+  }
+}
+
+}  // namespace penstock::detail
