@@ -100,6 +100,14 @@ struct CommOptions {
 std::vector<std::unique_ptr<Communicator>> make_thread_group(int size,
                                                              const CommOptions& options = {});
 
+/// Runs `body` on `size` threads, one for each rank of a new group, and returns when all have ended.
+/// Each thread gets its part of the caller's parallel_threads().
+///
+/// Errors: an exception that leaves `body` aborts the group. When all threads have ended, the
+///         exception of the lowest rank that did not merely hear of another's failure is rethrown.
+void run_thread_group(int size, const std::function<void(Communicator&)>& body,
+                      const CommOptions& options = {});
+
 /// A group of one. Every collective is a copy.
 std::unique_ptr<Communicator> make_solo_communicator();
 
