@@ -3,7 +3,9 @@
 add_library(penstock_flags INTERFACE)
 target_compile_features(penstock_flags INTERFACE cxx_std_20)
 # By hand: CMake 3.25.1 does not know nvcc's C++20 (no cuda_std_20, no CUDA_STANDARD 20).
-target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>")
+# Relaxed constexpr lets kernels call the constexpr arithmetic that the CPU halves use: one text for
+# both, without marking public headers for the device.
+target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr>")
 
 set(cxx_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
                  -Wold-style-cast)

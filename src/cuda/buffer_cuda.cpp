@@ -39,6 +39,21 @@ void cuda_free(Device device, std::byte* data) noexcept {
   static_cast<void>(cudaSetDevice(previous));
 }
 
+void cuda_copy_in(Device device, std::byte* data, std::span<const std::byte> bytes) {
+  const cuda::DeviceGuard guard(device);
+  PENSTOCK_CUDA_CHECK(cudaMemcpy(data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+  // From pageable memory the call may return when the bytes are staged, not when they have arrived.
+  PENSTOCK_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+}
+
+void cuda_copy_out(Device device, std::span<std::byte> bytes, const std::byte* data,
+                   StreamRef stream) {
+  const cuda::DeviceGuard guard(device);
+  PENSTOCK_CUDA_CHECK(
+      cudaMemcpyAsync(bytes.data(), data, bytes.size(), cudaMemcpyDeviceToHost, stream.get()));
+  PENSTOCK_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+}
+
 int cuda_visible_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;

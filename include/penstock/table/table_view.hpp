@@ -32,6 +32,7 @@ struct TableView {
   int column_begin = 0;               ///< First global column of the shard.
   int column_end = 0;                 ///< Exclusive.
   int local_columns = 0;              ///< Columns of a staging row, >= column_end - column_begin.
+  bool in_host_memory = false;        ///< CUDA reads it over the bus; only the grid depends on it.
   std::uint64_t* rejected = nullptr;  ///< Counter of ids out of range; where the reader runs.
 
   /// Whether values and scales lie side by side as row records.

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace penstock::detail {
+
+/// What the choice of a grid depends on.
+struct GatherProblem {
+  std::int64_t rows = 0;  ///< Staging rows of the largest read that the launch serves.
+  bool in_host_memory = false;
+  int multiprocessors = 0;
+  int requested_blocks = 0;  ///< 0: choose.
+};
+
+/// How a read is spread over the GPU.
+struct GatherPlan {
+  int blocks = 0;
+  int threads = 0;        ///< Of a block.
+  int rows_per_warp = 0;  ///< Rows that a warp has in flight: 1, 2, 4 or 8.
+};
+
+/// Chooses the grid. A pure function, so that it is tested without a GPU.
+///
+/// Source: docs/measurements.md, "Rows read by the GPU". A few rows are bound by latency: one row
+/// per warp and many small blocks. Many rows of a host table are bound by address translation,
+/// which four big blocks saturate; they take the fewest multiprocessors from the model's kernels.
+/// Many rows of GPU memory are bound by the reads in flight: all multiprocessors, several rows
+/// per warp.
+constexpr GatherPlan plan_gather(const GatherProblem& problem) {
+  constexpr std::int64_t kFewRows = 4096;  // 170 tokens of 24 columns
+  constexpr GatherPlan kFew{0, 128, 1};
+  constexpr GatherPlan kHost{4, 1024, 2};
+  constexpr int kBlocksPerMultiprocessor = 6;  // what 40 registers a thread leave room for
+  GatherPlan plan = kFew;
+  std::int64_t cap = kFewRows;
+  if (problem.rows > kFewRows) {
+    plan = problem.in_host_memory ? kHost : GatherPlan{0, 256, 4};
+    cap = problem.in_host_memory ? kHost.blocks
+                                 : std::int64_t{kBlocksPerMultiprocessor} * problem.multiprocessors;
+  }
+  if (problem.requested_blocks > 0) cap = problem.requested_blocks;
+  const std::int64_t rows_per_block = std::int64_t{plan.threads} / 32 * plan.rows_per_warp;
+  const std::int64_t needed = (problem.rows + rows_per_block - 1) / rows_per_block;
+  plan.blocks = static_cast<int>(std::clamp(needed, std::int64_t{1}, cap));
+  return plan;
+}
+
+}  // namespace penstock::detail

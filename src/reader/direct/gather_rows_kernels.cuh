@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/ptx.cuh"
+#include "penstock/core/dtype.hpp"
+#include "penstock/reader/gather_rows.hpp"
+#include "penstock/table/table_view.hpp"
+
+// Device code of gather_rows. A warp reads whole rows; lane i of it handles the same bytes of each.
+namespace penstock::detail {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+/// What a launch needs to know; a kernel parameter.
+struct GatherArguments {
+  TableView table;
+  const std::int32_t* ids = nullptr;  ///< Column 0 of token 0.
+  std::int64_t token_stride = 0;
+  const std::int32_t* num_tokens = nullptr;  ///< Null: all.
+  std::uint32_t rows = 0;                    ///< tokens * local_columns.
+  std::byte* out = nullptr;
+};
+
+/// A row of one part of the table; -1: zeros.
+struct FoundRow {
+  std::int32_t row = -1;
+  std::int32_t part = 0;
+};
+
+__device__ inline std::uint32_t warp_index() {
+  return (blockIdx.x * blockDim.x + threadIdx.x) / kWarp;
+}
+
+__device__ inline std::uint32_t num_warps() {
+  return gridDim.x * blockDim.x / kWarp;
+}
+
+/// Staging rows that this launch writes: those of the first *num_tokens tokens.
+__device__ inline std::uint32_t staging_rows(const GatherArguments& a) {
+  if (a.num_tokens == nullptr) return a.rows;
+  const std::int64_t tokens = max(__ldg(a.num_tokens), 0);
+  return static_cast<std::uint32_t>(
+      min(tokens * a.table.local_columns, static_cast<std::int64_t>(a.rows)));
+}
+
+/// The row id of a staging row; -1 past the last one and for a padded column.
+__device__ inline std::int32_t load_id(const GatherArguments& a, std::uint32_t staging_row) {
+  if (staging_row >= a.rows) return -1;
+  const auto columns = static_cast<std::uint32_t>(a.table.local_columns);
+  const std::uint32_t token = staging_row / columns;
+  const int column = a.table.column_begin + static_cast<int>(staging_row - token * columns);
+  if (column >= a.table.column_end) return -1;
+  return __ldg(a.ids + static_cast<std::int64_t>(token) * a.token_stride + column);
+}
+
+/// Where row `id` lies. Counts ids that no table of this size can hold.
+template <bool kOnePart>
+__device__ FoundRow find_row(const TableView& table, std::int32_t id) {
+  if (id >= table.row_begin && id < table.row_end) {
+    const auto row = static_cast<std::int32_t>(id - table.row_begin);
+    if constexpr (kOnePart) return {row, 0};
+    const auto rows_per_part = static_cast<std::uint32_t>(table.rows_per_part);
+    const std::uint32_t part = static_cast<std::uint32_t>(row) / rows_per_part;
+    return {static_cast<std::int32_t>(static_cast<std::uint32_t>(row) - part * rows_per_part),
+            static_cast<std::int32_t>(part)};
+  }
+  if ((id < -1 || id >= table.num_rows) && table.rejected != nullptr) {
+    static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t), "the counter's own width");
+    atomicAdd(reinterpret_cast<unsigned long long*>(table.rejected), 1ULL);
+  }
+  return {};
+}
+
+/// Two bf16 numbers as the CPU writes them.
+__device__ inline std::uint32_t to_bf16_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  std::uint32_t bits = 0;
+  memcpy(&bits, &pair, sizeof(bits));
+  // The conversion writes every NaN as 0x7FFF, which is no other number's code; ours is 0x7FC0.
+  return bits ^ (__vcmpeq2(bits, 0x7FFF7FFFU) & 0x003F003FU);
+}
+
+/// Two e4m3 codes times a scale, exact until the last rounding.
+__device__ inline std::uint32_t dequantize_pair(std::uint32_t codes, float scale) {
+  const __half2 pair = __half2(
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xFFFFU), __NV_E4M3));
+  const float2 values = __half22float2(pair);
+  return to_bf16_pair(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
+}
+
+/// The fast kernel's row: 256 codes and 8 scale bytes, so that a lane holds 8 codes of one scale.
+inline constexpr int kFastDim = 256;
+static_assert(kFastDim == kWarp * 8, "a lane reads 8 codes at a time");
+
+/// A lane's share of a row: its 8 codes, and all 8 scale bytes.
+struct LaneBytes {
+  uint2 codes;
+  uint2 scales;
+};
+
+__device__ inline LaneBytes load_lane(const TableView& table, FoundRow found, int lane) {
+  const bool is_there = found.row >= 0;
+  const std::int64_t row = found.row;
+  const auto* values =
+      reinterpret_cast<const uint2*>(table.values[found.part] + row * table.value_stride);
+  const auto* scales =
+      reinterpret_cast<const uint2*>(table.scales[found.part] + row * table.scale_stride);
+  return {cuda::load_or_zero(is_there, values + lane), cuda::load_or_zero(is_there, scales)};
+}
+
+__device__ inline uint4 dequantize_lane(const LaneBytes& bytes, int lane) {
+  // 4 lanes share a scale byte: lanes 0 to 15 those of the first word.
+  const std::uint32_t word = lane < kWarp / 2 ? bytes.scales.x : bytes.scales.y;
+  const std::uint32_t byte = (word >> (8 * ((lane / 4) % 4))) & 0xFFU;
+  const float scale = __uint_as_float(byte << 23);
+  return {dequantize_pair(bytes.codes.x, scale), dequantize_pair(bytes.codes.x >> 16, scale),
+          dequantize_pair(bytes.codes.y, scale), dequantize_pair(bytes.codes.y >> 16, scale)};
+}
+
+template <RowFormat kFormat>
+__device__ void store_lane(std::byte* out, std::uint32_t staging_row, const LaneBytes& bytes,
+                           int lane) {
+  // Stores are streaming: staging is read once, by a later kernel.
+  if constexpr (kFormat == RowFormat::Bf16) {
+    constexpr std::int64_t kRowBytes = 2 * kFastDim;
+    auto* row = reinterpret_cast<uint4*>(out + static_cast<std::int64_t>(staging_row) * kRowBytes);
+    __stcs(row + lane, dequantize_lane(bytes, lane));
+  } else {
+    constexpr std::int64_t kRowBytes = row_record_bytes(kFastDim);
+    static_assert(kRowBytes == kFastDim + 8, "one more 8-byte word holds all scales");
+    auto* row = reinterpret_cast<uint2*>(out + static_cast<std::int64_t>(staging_row) * kRowBytes);
+    __stcs(row + lane, bytes.codes);
+    if (lane == 0) __stcs(row + kWarp, bytes.scales);
+  }
+}
+
+/// Reads rows of 256 codes; a warp has kRows of them in flight.
+///
+/// Grid:   any; the loop strides over it. Block: a multiple of 32, at most 1,024.
+/// Shared: none. Sync: none between warps.
+/// Needs:  values and scales aligned to 8 bytes, strides multiples of 8, out aligned to 16.
+template <RowFormat kFormat, int kRows, bool kOnePart>
+__global__ void __launch_bounds__(1024)
+    gather_rows_kernel(const __grid_constant__ GatherArguments a) {
+  static_assert(kRows <= kWarp, "lane k looks up row k of the group");
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const std::uint32_t stride = num_warps() * kRows;
+  std::uint32_t first = warp_index() * kRows;
+  // Ids are loaded before the count is known, and one group ahead: both hide a trip to memory.
+  std::int32_t id = lane < kRows ? load_id(a, first + lane) : -1;
+  const std::uint32_t end = staging_rows(a);
+  for (; first < end; first += stride) {
+    const FoundRow mine = first + lane < end ? find_row<kOnePart>(a.table, id) : FoundRow{};
+    id = lane < kRows ? load_id(a, first + stride + lane) : -1;
+    LaneBytes bytes[kRows];
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      FoundRow found{__shfl_sync(kAllLanes, mine.row, k), 0};
+      if constexpr (!kOnePart) found.part = __shfl_sync(kAllLanes, mine.part, k);
+      bytes[k] = load_lane(a.table, found, lane);
+    }
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      if (first + k < end) store_lane<kFormat>(a.out, first + k, bytes[k], lane);
+    }
+  }
+}
+
+/// Reads rows of any width and alignment, byte by byte.
+///
+/// Grid:   any; the loop strides over it. Block: a multiple of 32, at most 1,024.
+/// Shared: none. Sync: none.
+template <RowFormat kFormat>
+__global__ void __launch_bounds__(1024)
+    gather_any_rows_kernel(const __grid_constant__ GatherArguments a) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const TableView& table = a.table;
+  const int num_scales = table.head_dim / 32;
+  const std::uint32_t end = staging_rows(a);
+  for (std::uint32_t r = warp_index(); r < end; r += num_warps()) {
+    // One lane looks the row up, so that a bad id counts once.
+    FoundRow found = lane == 0 ? find_row<false>(table, load_id(a, r)) : FoundRow{};
+    found = {__shfl_sync(kAllLanes, found.row, 0), __shfl_sync(kAllLanes, found.part, 0)};
+    const std::int64_t row = found.row;
+    const auto* values =
+        reinterpret_cast<const std::uint8_t*>(table.values[found.part]) + row * table.value_stride;
+    const auto* scales =
+        reinterpret_cast<const std::uint8_t*>(table.scales[found.part]) + row * table.scale_stride;
+    if constexpr (kFormat == RowFormat::Bf16) {
+      auto* out =
+          reinterpret_cast<std::uint16_t*>(a.out) + static_cast<std::int64_t>(r) * table.head_dim;
+      for (int e = lane; e < table.head_dim; e += kWarp) {
+        out[e] = row < 0 ? std::uint16_t{0} : dequantize_element(values[e], scales[e / 32]).bits;
+      }
+    } else {
+      const auto record = static_cast<int>(row_record_bytes(table.head_dim));
+      auto* out = reinterpret_cast<std::uint8_t*>(a.out) + static_cast<std::int64_t>(r) * record;
+      for (int b = lane; b < record; b += kWarp) {
+        const bool is_pad = row < 0 || b >= table.head_dim + num_scales;
+        const bool is_value = b < table.head_dim;
+        out[b] = is_pad ? std::uint8_t{0} : is_value ? values[b] : scales[b - table.head_dim];
+      }
+    }
+  }
+}
+
+}  // namespace penstock::detail

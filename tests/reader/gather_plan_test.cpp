@@ -1,0 +1,51 @@
+#include "reader/direct/gather_plan.hpp"
+
+#include <gtest/gtest.h>
+
+namespace penstock::detail {
+namespace {
+
+constexpr int kMultiprocessors = 132;
+
+GatherProblem problem(std::int64_t tokens, bool in_host_memory, int requested_blocks = 0) {
+  return {tokens * 24, in_host_memory, kMultiprocessors, requested_blocks};
+}
+
+TEST(GatherPlan, GivesEachOfFewRowsAWarpOfItsOwn) {
+  for (const bool in_host_memory : {false, true}) {
+    for (const int tokens : {1, 8, 64, 170}) {
+      const GatherPlan plan = plan_gather(problem(tokens, in_host_memory));
+      EXPECT_EQ(plan.rows_per_warp, 1);
+      EXPECT_GE(plan.blocks * plan.threads / 32, tokens * 24);
+    }
+  }
+}
+
+TEST(GatherPlan, TakesFourBigBlocksForManyRowsOfHostMemory) {
+  const GatherPlan plan = plan_gather(problem(8192, true));
+  EXPECT_EQ(plan.blocks, 4);
+  EXPECT_EQ(plan.threads, 1024);
+}
+
+TEST(GatherPlan, FillsEveryMultiprocessorForManyRowsOfGpuMemory) {
+  const GatherPlan plan = plan_gather(problem(8192, false));
+  EXPECT_EQ(plan.blocks % kMultiprocessors, 0);
+  EXPECT_GE(plan.rows_per_warp, 2);
+}
+
+TEST(GatherPlan, LaunchesAtLeastOneBlockAndNeverMoreThanThereAreRowsFor) {
+  EXPECT_EQ(plan_gather({.rows = 0, .multiprocessors = kMultiprocessors}).blocks, 1);
+  EXPECT_EQ(plan_gather({.rows = 1, .multiprocessors = kMultiprocessors}).blocks, 1);
+  EXPECT_EQ(plan_gather({.rows = 5, .multiprocessors = kMultiprocessors}).blocks, 2);
+}
+
+TEST(GatherPlan, NeverTakesMoreBlocksThanRequested) {
+  for (const bool in_host_memory : {false, true}) {
+    EXPECT_EQ(plan_gather(problem(8192, in_host_memory, 7)).blocks, 7);
+    EXPECT_EQ(plan_gather(problem(64, in_host_memory, 7)).blocks, 7);
+    EXPECT_EQ(plan_gather(problem(1, in_host_memory, 700)).blocks, 6);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::detail
