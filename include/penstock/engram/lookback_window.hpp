@@ -11,7 +11,7 @@ namespace penstock {
 /// Threads: not shared between threads.
 class LookbackWindow {
  public:
-  /// `depth` is N - 1. `max_rollback` tokens can be taken back at any time.
+  /// `depth` is N - 1. The position can go back `max_rollback` from the furthest that it has been.
   ///
   /// Errors: InvalidArgument below 1 and 0.
   explicit LookbackWindow(int depth, int max_rollback = 64);
@@ -23,7 +23,8 @@ class LookbackWindow {
 
   /// Takes the last `count` tokens back, for rejected speculative tokens.
   ///
-  /// Errors: InvalidArgument for more than max_rollback, or more than there are.
+  /// Errors: InvalidArgument for more than there are, or if it would go further back than
+  ///         max_rollback; nothing has changed then.
   void rollback(int count);
 
   /// Forgets everything.
@@ -34,13 +35,14 @@ class LookbackWindow {
 
   /// The newest `depth` tokens, newest first, -1 before the start.
   ///
-  /// Shapes: out [depth].
+  /// Shapes: out [depth]. Errors: InvalidArgument for another size.
   void read(std::span<std::int32_t> out) const;
 
  private:
   int depth_ = 0;
   int max_rollback_ = 0;
   std::int64_t position_ = 0;
+  std::int64_t furthest_ = 0;       ///< Largest position since the last reset.
   std::vector<std::int32_t> ring_;  ///< Token of position p at p % size.
 };
 

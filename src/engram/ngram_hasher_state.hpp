@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engram/ngram_hash_math.hpp"
+#include "penstock/engram/ngram_hasher.hpp"
+
+namespace penstock {
+
+/// What a hasher needs at every step, as flat arrays; `parameters` points into them.
+struct NgramHasher::State {
+  State(HashLayout layout_in, const TokenMap& token_map,
+        std::optional<std::int32_t> dead_token_id_in);
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  HashLayout layout;
+  std::optional<std::int32_t> dead_token_id;
+  std::vector<std::int32_t> token_map;
+  std::vector<std::uint32_t> primes;       ///< [layers, columns]
+  std::vector<std::uint64_t> reciprocals;  ///< [layers, columns]
+  std::vector<std::uint32_t> offsets;      ///< [layers, columns]
+  std::vector<std::uint64_t> multipliers;  ///< [layers, N]
+  detail::NgramHashParameters parameters;
+};
+
+namespace detail {
+
+/// Whether `token` may be hashed: it is the dead token, or in the map.
+inline bool is_hashable(const NgramHashParameters& parameters, std::int32_t token) {
+  return (token >= 0 && token < parameters.num_tokens) || token == parameters.dead_token;
+}
+
+/// Throws InvalidArgument for the first id of `ids` that is not hashable and not `also_legal`.
+/// `what` names the array in the message.
+void check_token_ids(const NgramHashParameters& parameters, const char* what,
+                     std::span<const std::int32_t> ids,
+                     std::optional<std::int32_t> also_legal = std::nullopt);
+
+/// NgramHasher::hash, with a slot cache behind the window. An empty lookback knows nothing.
+void hash_batch(const NgramHasher::State& state, const TokenBatch& batch, const NgramSlots& slots,
+                std::span<std::int32_t> out);
+
+}  // namespace detail
+}  // namespace penstock
