@@ -116,23 +116,34 @@ std::unique_ptr<Communicator> make_solo_communicator();
 /// Errors: Unsupported if built without PENSTOCK_WITH_MPI.
 std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options = {});
 
-/// What a host framework brings: everything else is made of these.
+/// What a host framework brings: everything else is made of these. All are called by every rank of
+/// the group in the same order, and block until they have their answer.
 struct CommCallbacks {
+  using Bytes = std::vector<std::byte>;
+
   /// Gathers every rank's bytes (sizes may differ) in rank order. Required.
-  std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> mine)> all_gather;
-  /// Exchanges one byte string with every rank. Optional: made from all_gather when empty.
-  std::function<std::vector<std::vector<std::byte>>(const std::vector<std::vector<std::byte>>&)>
-      all_to_all = {};
+  std::function<std::vector<Bytes>(std::span<const std::byte> mine)> all_gather;
+  /// Exchanges one byte string with every rank. Optional: made from all_gather when empty, at
+  /// size() times the traffic.
+  std::function<std::vector<Bytes>(const std::vector<Bytes>& for_each_rank)> all_to_all = {};
   /// Optional: an empty all_gather when empty.
   std::function<void()> barrier = {};
-  /// Tells the host framework that this rank gives up. Optional.
+  /// Tells the host framework that this rank gives up. Optional. Must not throw.
   std::function<void(std::string_view cause)> abort = {};
+  /// The callbacks of new groups, each a list of ranks of this one. `mine` is the index of the group
+  /// that this rank is in, or -1; then the answer is not used. Optional: without it split raises
+  /// Unsupported.
+  std::function<CommCallbacks(const std::vector<std::vector<int>>& groups, int mine)> split = {};
 };
 
 /// A communicator made of a framework's own collectives (torch.distributed and the like).
-/// Exceptions of the callbacks become PeerFailed.
+///
+/// Errors: an exception of a callback becomes PeerFailed with its text; InvalidArgument for a rank
+///         outside [0, size) or an empty `all_gather`. How long a silent rank is waited for is up to
+///         the callbacks.
+/// Cost:   one all_gather of some 50 bytes a call, which carries the data of all_gather, broadcast
+///         and all_gather_object too.
 std::unique_ptr<Communicator> make_callback_communicator(int rank, int size,
-                                                         CommCallbacks callbacks,
-                                                         const CommOptions& options = {});
+                                                         CommCallbacks callbacks);
 
 }  // namespace penstock
