@@ -9,9 +9,14 @@
 #include "penstock/table/row_source.hpp"
 #include "penstock/table/table_view.hpp"
 #include "table/check_read.hpp"
+#include "table/sharing/mapping.hpp"
 
 namespace penstock {
 namespace {
+
+// A load of a whole table reads in long runs and never comes back; the pages that it leaves mapped
+// would count as memory of this process.
+constexpr std::size_t kLongRead = std::size_t{1} << 20;
 
 class CheckpointRows final : public RowSource {
  public:
@@ -42,6 +47,11 @@ class CheckpointRows final : public RowSource {
       scales += scale_bytes;
       record += record_bytes;
     }
+    if (records.size() < kLongRead) return;
+    detail::drop_file_pages(
+        {arrays_.values + first * head_dim_, value_bytes * static_cast<std::size_t>(count)});
+    detail::drop_file_pages(
+        {arrays_.scales + first * (head_dim_ / 32), scale_bytes * static_cast<std::size_t>(count)});
   }
 
   std::string description() const override {

@@ -1,0 +1,169 @@
+#include "table/sharing/fd_handover.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "penstock/core/log.hpp"
+#include "table/sharing/system_error.hpp"
+
+namespace penstock::detail {
+namespace {
+
+constexpr std::chrono::milliseconds kPollInterval{50};
+constexpr std::chrono::seconds kReceiveDeadline{30};
+
+std::string random_address() {
+  std::array<std::uint64_t, 2> words{};
+  if (::getrandom(words.data(), sizeof(words), 0) != static_cast<ssize_t>(sizeof(words))) {
+    throw system_error("getrandom");
+  }
+  return fmt::format("penstock-{:016x}{:016x}", words[0], words[1]);
+}
+
+/// An address in the abstract namespace: no path, nothing to unlink.
+std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() >= sizeof(address.sun_path)) {
+    throw Error(ErrorCode::Internal, "fd hand-over: the socket's name does not fit");
+  }
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+}
+
+UniqueFd unix_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw system_error("socket");
+  return fd;
+}
+
+const sockaddr* generic(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+/// Whether the process at the other end runs as the same user.
+bool is_same_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  return peer.uid == ::geteuid();
+}
+
+/// A message of one byte with room for one descriptor beside it.
+struct FdMessage {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+
+  FdMessage() {
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  FdMessage(const FdMessage&) = delete;
+  FdMessage& operator=(const FdMessage&) = delete;
+};
+
+void send_fd(int socket, int fd) {
+  FdMessage message;
+  cmsghdr* entry = CMSG_FIRSTHDR(&message.header);
+  entry->cmsg_level = SOL_SOCKET;
+  entry->cmsg_type = SCM_RIGHTS;
+  entry->cmsg_len = CMSG_LEN(sizeof(fd));
+  std::memcpy(CMSG_DATA(entry), &fd, sizeof(fd));
+  if (::sendmsg(socket, &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) {
+    log(LogLevel::Warning, errno_text("fd hand-over: sendmsg"));
+  }
+}
+
+UniqueFd take_fd(const FdMessage& message) {
+  UniqueFd fd;
+  for (cmsghdr* entry = CMSG_FIRSTHDR(&message.header); entry != nullptr;
+       entry = CMSG_NXTHDR(const_cast<msghdr*>(&message.header), entry)) {
+    const bool is_one_fd = entry->cmsg_level == SOL_SOCKET && entry->cmsg_type == SCM_RIGHTS &&
+                           entry->cmsg_len == CMSG_LEN(sizeof(int));
+    if (!is_one_fd) continue;
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(entry), sizeof(number));
+    fd = UniqueFd(number);
+  }
+  if (!fd) throw Error(ErrorCode::System, "fd hand-over: the answer holds no descriptor");
+  return fd;
+}
+
+}  // namespace
+
+FdServer::FdServer(UniqueFd fd)
+    : fd_(std::move(fd)),
+      address_(random_address()),
+      listener_(unix_socket()),
+      wake_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!wake_) throw system_error("eventfd");
+  const auto [address, size] = abstract_address(address_);
+  if (::bind(listener_.get(), generic(address), size) != 0) throw system_error("bind");
+  if (::listen(listener_.get(), SOMAXCONN) != 0) throw system_error("listen");
+  thread_ = std::thread([this] { serve(); });
+}
+
+FdServer::~FdServer() {
+  const std::uint64_t one = 1;
+  // An eventfd takes this write unless its counter is full, which one write cannot make it.
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
+  thread_.join();
+}
+
+void FdServer::serve() const {
+  std::array<pollfd, 2> sources{pollfd{listener_.get(), POLLIN, 0}, pollfd{wake_.get(), POLLIN, 0}};
+  for (;;) {
+    if (::poll(sources.data(), sources.size(), -1) < 0 && errno != EINTR) return;
+    if (sources[1].revents != 0) return;
+    const UniqueFd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!peer) {
+      // Out of descriptors: wait, so that the thread does not spin while the queue stays readable.
+      if (errno == EMFILE || errno == ENFILE) ::poll(&sources[1], 1, kPollInterval.count());
+      continue;
+    }
+    if (is_same_user(peer.get())) send_fd(peer.get(), fd_.get());
+  }
+}
+
+UniqueFd receive_fd(const std::string& address, const StopFlag& stop) {
+  const UniqueFd socket = unix_socket();
+  const auto [name, size] = abstract_address(address);
+  if (::connect(socket.get(), generic(name), size) != 0) {
+    throw Error(ErrorCode::System, errno_text("fd hand-over: connect") +
+                                       "; needed: ranks of one node in one network namespace");
+  }
+  if (!is_same_user(socket.get())) {
+    throw Error(ErrorCode::System, "fd hand-over: the creator belongs to another user");
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kReceiveDeadline;
+  pollfd source{socket.get(), POLLIN, 0};
+  while (::poll(&source, 1, static_cast<int>(kPollInterval.count())) <= 0) {
+    stop.check();
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw Error(ErrorCode::Timeout, "fd hand-over: no answer from the creator");
+    }
+  }
+  FdMessage message;
+  if (::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC) != 1) {
+    throw system_error("fd hand-over: recvmsg");
+  }
+  return take_fd(message);
+}
+
+}  // namespace penstock::detail

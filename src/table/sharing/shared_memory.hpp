@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "table/sharing/unique_fd.hpp"
+
+namespace penstock::detail {
+
+/// Memory without a path that several processes map: it is gone when the last of them has let go,
+/// however they end.
+///
+/// Private to the user; its size is fixed from the start, so that no reader can meet SIGBUS.
+class SharedMemory {
+ public:
+  /// Errors: OutOfMemory, System. Nothing is reserved yet.
+  static SharedMemory create(std::size_t bytes);
+
+  int fd() const noexcept { return fd_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// A descriptor that allows reading only. Readers map it before the seal: a mapping of fd()
+  /// would count as one that could become writable, and the seal would be refused.
+  UniqueFd read_only_fd() const;
+
+  /// Forbids every later write and every new writable mapping, in all processes.
+  ///
+  /// Errors: System while a writable mapping is left.
+  void seal() const;
+
+ private:
+  SharedMemory(UniqueFd fd, std::size_t bytes) noexcept : fd_(std::move(fd)), bytes_(bytes) {}
+
+  UniqueFd fd_;
+  std::size_t bytes_ = 0;
+};
+
+/// Errors: System unless `fd` is shared memory of `bytes` bytes whose size cannot change.
+void check_shared_memory(int fd, std::size_t bytes);
+
+/// Errors: System unless `fd` is sealed against writing.
+void check_sealed(int fd);
+
+}  // namespace penstock::detail

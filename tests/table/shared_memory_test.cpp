@@ -1,0 +1,164 @@
+#include "table/sharing/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <thread>
+
+#include "penstock/core/error.hpp"
+#include "support/process_state.hpp"
+#include "table/sharing/fd_handover.hpp"
+#include "table/sharing/mapping.hpp"
+
+namespace penstock::detail {
+namespace {
+
+constexpr std::size_t kBytes = 3 * 4096 + 17;
+
+TEST(SharedMemory, IsPrivateToTheUserAndOfFixedSize) {
+  const auto memory = SharedMemory::create(kBytes);
+  struct stat status{};
+  ASSERT_EQ(fstat(memory.fd(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+  EXPECT_EQ(status.st_size, static_cast<off_t>(kBytes));
+  EXPECT_EQ(ftruncate(memory.fd(), 0), -1);
+  EXPECT_EQ(ftruncate(memory.fd(), 1 << 20), -1);
+  EXPECT_NO_THROW(check_shared_memory(memory.fd(), kBytes));
+  EXPECT_THROW(check_shared_memory(memory.fd(), kBytes + 1), Error);
+}
+
+TEST(SharedMemory, ReadersMapItBeforeTheSealAndSeeWhatWasWrittenAfter) {
+  const auto memory = SharedMemory::create(kBytes);
+  const UniqueFd fd = memory.read_only_fd();
+  const auto reader = Mapping::shared(fd.get(), kBytes, Access::Read);
+  {
+    const auto writer = Mapping::shared(memory.fd(), kBytes, Access::ReadWrite);
+    writer.reserve(StopFlag{});
+    writer.data()[kBytes - 1] = std::byte{42};
+    EXPECT_THROW(memory.seal(), Error);  // a writable mapping is left
+  }
+  EXPECT_NO_THROW(memory.seal());
+  EXPECT_EQ(reader.data()[kBytes - 1], std::byte{42});
+  EXPECT_NO_THROW(check_sealed(fd.get()));
+}
+
+TEST(SharedMemory, CannotBeWrittenOnceSealed) {
+  const auto memory = SharedMemory::create(kBytes);
+  EXPECT_THROW(check_sealed(memory.fd()), Error);
+  memory.seal();
+  EXPECT_NO_THROW(check_sealed(memory.fd()));
+  EXPECT_THROW(Mapping::shared(memory.fd(), kBytes, Access::ReadWrite), Error);
+  const char byte = 1;
+  EXPECT_EQ(pwrite(memory.fd(), &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EPERM);
+}
+
+TEST(SharedMemory, ReadersCannotMakeTheirViewWritable) {
+  const auto memory = SharedMemory::create(kBytes);
+  const auto reader = Mapping::shared(memory.read_only_fd().get(), kBytes, Access::Read);
+  EXPECT_EQ(mprotect(reader.data(), kBytes, PROT_READ | PROT_WRITE), -1);
+  EXPECT_THROW(Mapping::shared(memory.read_only_fd().get(), kBytes, Access::ReadWrite), Error);
+}
+
+TEST(Mapping, ReservingMemoryThatIsNotThereIsAnErrorAndNoSignal) {
+  const auto memory = SharedMemory::create(4096);
+  const auto mapping = Mapping::shared(memory.fd(), 2 * 4096, Access::ReadWrite);
+  try {
+    mapping.reserve(StopFlag{});  // the second page lies behind the end of the file
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::OutOfMemory);
+    EXPECT_THAT(error.what(), testing::HasSubstr("8192 bytes"));
+  }
+}
+
+TEST(Mapping, StopsReservingWhenTold) {
+  const auto mapping = Mapping::anonymous(std::size_t{1} << 20);
+  StopFlag stop;
+  stop.stop();
+  EXPECT_THROW(mapping.reserve(stop), Error);
+}
+
+TEST(Mapping, OfNothingIsLegal) {
+  const auto empty = Mapping::anonymous(0);
+  EXPECT_EQ(empty.data(), nullptr);
+  EXPECT_NO_THROW(empty.reserve(StopFlag{}));
+  EXPECT_NO_THROW(empty.make_read_only());
+  EXPECT_NO_THROW(empty.prefault_for_reading());
+  const auto memory = SharedMemory::create(0);
+  EXPECT_NO_THROW(Mapping::shared(memory.fd(), 0, Access::ReadWrite));
+  EXPECT_NO_THROW(memory.seal());
+}
+
+TEST(FdServer, HandsItsDescriptorToEveryAsker) {
+  const int descriptors = test::open_descriptors();
+  const auto memory = SharedMemory::create(kBytes);
+  {
+    const FdServer server(memory.read_only_fd());
+    std::array<std::thread, 8> askers;
+    for (auto& asker : askers) {
+      asker = std::thread([&] {
+        const UniqueFd fd = receive_fd(server.address(), StopFlag{});
+        EXPECT_NO_THROW(check_shared_memory(fd.get(), kBytes));
+      });
+    }
+    for (auto& asker : askers) asker.join();
+  }
+  EXPECT_EQ(test::open_descriptors(), descriptors + 1);
+}
+
+TEST(FdServer, IsGoneAfterItsEnd) {
+  std::string address;
+  {
+    const FdServer server(SharedMemory::create(1).read_only_fd());
+    address = server.address();
+  }
+  EXPECT_THROW(receive_fd(address, StopFlag{}), Error);
+  EXPECT_THROW(receive_fd("penstock-nobody", StopFlag{}), Error);
+  EXPECT_THROW(receive_fd(std::string(200, 'x'), StopFlag{}), Error);
+  EXPECT_THROW(receive_fd("", StopFlag{}), Error);
+}
+
+TEST(FdServer, SurvivesAskersThatLeaveAtOnce) {
+  const FdServer server(SharedMemory::create(kBytes).read_only_fd());
+  StopFlag stopped;
+  stopped.stop();
+  for (int i = 0; i < 20; ++i) {
+    try {
+      receive_fd(server.address(), stopped);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::PeerFailed) << error.what();
+    }
+  }
+  EXPECT_TRUE(receive_fd(server.address(), StopFlag{}));
+}
+
+TEST(FdServer, RefusesOtherUsers) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const FdServer server(SharedMemory::create(kBytes).read_only_fd());
+  const pid_t child = fork();
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(2);
+    try {
+      receive_fd(server.address(), StopFlag{});
+      _exit(1);
+    } catch (const Error&) {
+      _exit(0);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace penstock::detail
