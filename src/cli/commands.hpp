@@ -11,4 +11,6 @@ namespace penstock::cli {
 
 using Action = std::function<int()>;
 
+void add_check_command(CLI::App& app, Action& action);
+
 }  // namespace penstock::cli

@@ -25,6 +25,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
 
   Action action;
+  add_check_command(app, action);
 
   try {
     app.parse(argc, argv);

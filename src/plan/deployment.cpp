@@ -1,0 +1,262 @@
+#include "penstock/plan/deployment.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "core/environment.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/core/switch.hpp"
+#include "plan/document_section.hpp"
+#include "plan/strict_json.hpp"
+
+namespace penstock {
+namespace {
+
+using detail::DocumentSection;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* kGatePcpShard = "PENSTOCK_GATE_PCP_SHARD";
+
+// Far above any model; with them the number of columns cannot overflow.
+constexpr int kMostNgramSize = 64;
+constexpr int kMostHeads = 1024;
+
+// ---- Overrides -----------------------------------------------------------------------------
+
+// A bare word is a string, so that a shell needs no quotes within quotes.
+Json override_value(const std::string& text, const std::string& name) {
+  if (Json::accept(text)) return detail::parse_strict_json(text, name);
+  const bool is_word = !text.empty() && std::string_view("{[\"").find(text[0]) == std::string::npos;
+  if (!is_word) return detail::parse_strict_json(text, name);  // throws with the place
+  return text;
+}
+
+void apply_override(Json& document, const std::string& assignment) {
+  const std::string name = fmt::format("override \"{}\"", assignment);
+  const std::size_t equals = assignment.find('=');
+  expects(equals != std::string::npos && equals > 0,
+          fmt::format("{}: found no key before \"=\", needs key.path=value", name));
+  Json* place = &document;
+  const std::string path = assignment.substr(0, equals);
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    expects(!key.empty(), fmt::format("{}: found an empty key, needs key.path=value", name));
+    if (place->is_null()) *place = Json::object();
+    expects(place->is_object(), fmt::format("{}: found a key below {}, needs an object there", name,
+                                            place->type_name()));
+    place = &(*place)[key];
+    begin = end + 1;
+  }
+  *place = override_value(assignment.substr(equals + 1), name);
+}
+
+// ---- One reader per section ----------------------------------------------------------------
+
+void read_model(DocumentSection section, DeployedModel& out) {
+  section.read("architecture", out.architecture);
+  section.read_integer("num_nextn_predict_layers", out.num_nextn_predict_layers, 0);
+  section.read("engram_layer_ids", out.engram_layer_ids);
+  section.read("ple_layer_ids", out.ple_layer_ids);
+  section.read_integer("engram_max_ngram_size", out.engram_max_ngram_size, 2, kMostNgramSize);
+  section.read_integer("engram_n_heads", out.engram_n_heads, 1, kMostHeads);
+  section.finish();
+}
+
+void read_parallel(DocumentSection section, DeployedParallel& out) {
+  section.read_integer("tp", out.tp, 1);
+  section.read_integer("pp", out.pp, 1);
+  section.read_integer("dp", out.dp, 1);
+  section.read_integer("pcp", out.pcp, 1);
+  section.read_integer("dcp", out.dcp, 1);
+  section.read_integer("external_dp", out.external_dp, 1);
+  section.read_integer("nodes", out.nodes, 1);
+  section.read("expert_parallel", out.expert_parallel);
+  section.read("elastic_ep", out.elastic_ep);
+  section.read("enable_dbo", out.enable_dbo);
+  section.read_integer("ubatch_size", out.ubatch_size, 0);
+  section.finish();
+}
+
+void read_speculation(DocumentSection section, DeployedSpeculation& out) {
+  section.read("method", out.method);
+  section.read_integer("num_speculative_tokens", out.num_speculative_tokens, 0);
+  section.read_integer("native_tokens", out.native_tokens, 1);
+  section.read_opaque_object("draft_model_config", out.draft_model_config);
+  section.finish();
+}
+
+void read_moe(DocumentSection section, DeployedMoe& out) {
+  section.read("all2all_backend", out.all2all_backend);
+  section.read("gemm_backend", out.gemm_backend);
+  section.finish();
+}
+
+void read_engram(DocumentSection section, DeployedEngram& out) {
+  section.read("cpu_offload", out.cpu_offload);
+  section.read("dp_shared_memory", out.dp_shared_memory);
+  section.read("enable_dp_sharding", out.enable_dp_sharding);
+  section.read("embedding_across_dp", out.embedding_across_dp);
+  section.read("use_thp", out.use_thp);
+  section.read("row_shards", out.row_shards);
+  section.finish();
+}
+
+void read_gate(DocumentSection section, DeployedGate& out) {
+  section.read("pcp_shard", out.pcp_shard);
+  section.read_integer("pcp_group_size", out.pcp_group_size, 0);
+  section.read("dp_shard", out.dp_shard);
+  section.read_integer("dp_group_size", out.dp_group_size, 0);
+  section.read_integer("block_tokens", out.block_tokens, 1);
+  section.read("quantization", out.quantization);
+  section.finish();
+}
+
+Deployment read_document(const Json& json, std::string_view source) {
+  Deployment out;
+  // Read whatever the document says: a switch that is misspelt must not wait for the day on which
+  // a document leaves the key out.
+  out.gate.pcp_shard = parse_switch(kGatePcpShard, environment_variable(kGatePcpShard));
+
+  DocumentSection document(json, "", source);
+  if (auto section = document.section("model")) read_model(*std::move(section), out.model);
+  document.read("platform", out.platform);
+  if (auto section = document.section("parallel")) read_parallel(*std::move(section), out.parallel);
+  if (auto section = document.section("speculative")) {
+    read_speculation(*std::move(section), out.speculative.emplace());
+  }
+  document.read("kv_cache_dtype", out.kv_cache_dtype);
+  document.read("load_format", out.load_format);
+  if (auto section = document.section("moe")) read_moe(*std::move(section), out.moe);
+  if (auto section = document.section("engram")) {
+    read_engram(*std::move(section), out.engram.emplace());
+  }
+  if (auto section = document.section("gate")) read_gate(*std::move(section), out.gate);
+  document.finish();
+  return out;
+}
+
+// ---- What the document leaves to others ----------------------------------------------------
+
+// DeepSeek V4.1 serves its Engram layers whether or not somebody mentions them.
+bool brings_engram(const Deployment& d) {
+  return d.platform == "cuda" && d.model.architecture == "DeepseekV41ForCausalLM" &&
+         !(d.model.engram_layer_ids && d.model.engram_layer_ids->empty());
+}
+
+// ---- The resolved document -----------------------------------------------------------------
+
+template <typename T>
+OrderedJson or_null(const std::optional<T>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
+OrderedJson model_json(const DeployedModel& model) {
+  return {{"architecture", or_null(model.architecture)},
+          {"num_nextn_predict_layers", or_null(model.num_nextn_predict_layers)},
+          {"engram_layer_ids", or_null(model.engram_layer_ids)},
+          {"ple_layer_ids", or_null(model.ple_layer_ids)},
+          {"engram_max_ngram_size", or_null(model.engram_max_ngram_size)},
+          {"engram_n_heads", or_null(model.engram_n_heads)}};
+}
+
+OrderedJson parallel_json(const DeployedParallel& parallel) {
+  return {{"tp", parallel.tp},
+          {"pp", parallel.pp},
+          {"dp", parallel.dp},
+          {"pcp", parallel.pcp},
+          {"dcp", parallel.dcp},
+          {"external_dp", parallel.external_dp},
+          {"nodes", parallel.nodes},
+          {"expert_parallel", parallel.expert_parallel},
+          {"elastic_ep", parallel.elastic_ep},
+          {"enable_dbo", parallel.enable_dbo},
+          {"ubatch_size", parallel.ubatch_size}};
+}
+
+OrderedJson speculation_json(const std::optional<DeployedSpeculation>& speculative) {
+  if (!speculative) return nullptr;
+  const auto& draft = speculative->draft_model_config;
+  return {{"method", or_null(speculative->method)},
+          {"num_speculative_tokens", or_null(speculative->num_speculative_tokens)},
+          {"native_tokens", or_null(speculative->native_tokens)},
+          {"draft_model_config", draft ? OrderedJson::parse(*draft) : OrderedJson(nullptr)}};
+}
+
+OrderedJson engram_json(const Deployment& d) {
+  if (!d.engram) return nullptr;
+  return {{"cpu_offload", d.engram->cpu_offload},
+          {"dp_shared_memory", shares_tables(d, *d.engram)},
+          {"enable_dp_sharding", d.engram->enable_dp_sharding},
+          {"embedding_across_dp", d.engram->embedding_across_dp},
+          {"use_thp", d.engram->use_thp},
+          {"row_shards", d.engram->row_shards}};
+}
+
+OrderedJson gate_json(const DeployedGate& gate) {
+  return {{"pcp_shard", gate.pcp_shard},
+          {"pcp_group_size", or_null(gate.pcp_group_size)},
+          {"dp_shard", gate.dp_shard},
+          {"dp_group_size", gate.dp_group_size},
+          {"block_tokens", or_null(gate.block_tokens)},
+          {"quantization", or_null(gate.quantization)}};
+}
+
+}  // namespace
+
+bool shares_tables(const Deployment& deployment, const DeployedEngram& engram) {
+  if (engram.dp_shared_memory) return *engram.dp_shared_memory;
+  return engram.cpu_offload && !engram.use_thp && deployment.parallel.dp > 1 &&
+         !deployment.parallel.elastic_ep;
+}
+
+Deployment parse_deployment(std::string_view json, std::string_view source,
+                            std::span<const std::string> overrides) {
+  Json document = detail::parse_strict_json(json, source);
+  for (const std::string& assignment : overrides) apply_override(document, assignment);
+  Deployment out = read_document(document, source);
+  if (!out.engram && brings_engram(out)) out.engram.emplace();
+  return out;
+}
+
+Deployment load_deployment(const std::filesystem::path& file,
+                           std::span<const std::string> overrides) {
+  expects(!std::filesystem::is_directory(file),
+          fmt::format("{}: found a directory, needs a deployment document", file.string()));
+  std::ifstream in(file, std::ios::binary);
+  if (!in) {
+    throw Error(ErrorCode::NotFound, fmt::format("{}: cannot open the deployment document: {}",
+                                                 file.string(), std::strerror(errno)));
+  }
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (in.bad()) {
+    throw Error(ErrorCode::System, fmt::format("{}: cannot read the deployment document: {}",
+                                               file.string(), std::strerror(errno)));
+  }
+  return parse_deployment(text, file.string(), overrides);
+}
+
+std::string to_json(const Deployment& d) {
+  const OrderedJson document = {{"model", model_json(d.model)},
+                                {"platform", d.platform},
+                                {"parallel", parallel_json(d.parallel)},
+                                {"speculative", speculation_json(d.speculative)},
+                                {"kv_cache_dtype", d.kv_cache_dtype},
+                                {"load_format", d.load_format},
+                                {"moe",
+                                 {{"all2all_backend", or_null(d.moe.all2all_backend)},
+                                  {"gemm_backend", or_null(d.moe.gemm_backend)}}},
+                                {"engram", engram_json(d)},
+                                {"gate", gate_json(d.gate)}};
+  return document.dump();
+}
+
+}  // namespace penstock
