@@ -13,30 +13,10 @@
 #include <random>
 #include <utility>
 
+#include "core/unique_fd.hpp"
+
 namespace penstock::detail {
 namespace {
-
-/// A file descriptor that is closed with its owner.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-
-  int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 std::string random_name() {
   std::random_device random;
@@ -61,8 +41,8 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-Descriptor open_socket() {
-  return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+UniqueFd open_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 bool is_same_user(int socket) {
@@ -92,7 +72,7 @@ void send_descriptor(int socket, int fd) {
   (void)::sendmsg(socket, &message, MSG_NOSIGNAL);
 }
 
-Descriptor receive_descriptor(int socket) {
+UniqueFd receive_descriptor(int socket) {
   char byte = 0;
   iovec part{.iov_base = &byte, .iov_len = 1};
   alignas(cmsghdr) Control control{};
@@ -106,24 +86,24 @@ Descriptor receive_descriptor(int socket) {
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return {};
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-  return Descriptor(fd);
+  return UniqueFd(fd);
 }
 
 }  // namespace
 
 struct SharedMemoryProbe::State {
   std::string name;
-  Descriptor listener;
-  Descriptor memory;  ///< Holds `name`.
+  UniqueFd listener;
+  UniqueFd memory;  ///< Holds `name`.
   std::vector<std::string> peer_names;
-  std::vector<Descriptor> peers;
+  std::vector<UniqueFd> peers;
 };
 
 SharedMemoryProbe::SharedMemoryProbe() : state_(std::make_unique<State>()) {
   const std::string name = random_name();
   const Address address(name);
-  Descriptor listener = open_socket();
-  Descriptor memory(::memfd_create("penstock-probe", MFD_CLOEXEC));
+  UniqueFd listener = open_socket();
+  UniqueFd memory(::memfd_create("penstock-probe", MFD_CLOEXEC));
   if (!listener || !memory) return;
   if (::bind(listener.get(), address.get(), address.bytes) != 0) return;
   if (::listen(listener.get(), SOMAXCONN) != 0) return;
@@ -142,19 +122,19 @@ const std::string& SharedMemoryProbe::name() const {
 void SharedMemoryProbe::connect_to(const std::vector<std::string>& names) {
   state_->peer_names = names;
   for (const std::string& name : names) {
-    Descriptor socket = open_socket();
+    UniqueFd socket = open_socket();
     const Address address(name);
     const bool is_connected = !name.empty() && socket &&
                               ::connect(socket.get(), address.get(), address.bytes) == 0 &&
                               is_same_user(socket.get());
-    state_->peers.push_back(is_connected ? std::move(socket) : Descriptor());
+    state_->peers.push_back(is_connected ? std::move(socket) : UniqueFd());
   }
 }
 
 void SharedMemoryProbe::serve() {
   if (!state_->listener) return;
   for (;;) {
-    const Descriptor socket(::accept4(state_->listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const UniqueFd socket(::accept4(state_->listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket && errno == EINTR) continue;
     if (!socket) return;
     if (is_same_user(socket.get())) send_descriptor(socket.get(), state_->memory.get());
@@ -166,8 +146,8 @@ std::vector<bool> SharedMemoryProbe::collect() {
   for (std::size_t r = 0; r < state_->peers.size(); ++r) {
     const std::string& expected = state_->peer_names[r];
     std::string content(expected.size(), '\0');
-    const Descriptor memory =
-        state_->peers[r] ? receive_descriptor(state_->peers[r].get()) : Descriptor();
+    const UniqueFd memory =
+        state_->peers[r] ? receive_descriptor(state_->peers[r].get()) : UniqueFd();
     const bool is_read =
         memory &&
         std::cmp_equal(::pread(memory.get(), content.data(), content.size(), 0), content.size());

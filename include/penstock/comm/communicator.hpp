@@ -92,6 +92,8 @@ class Communicator {
 /// How long a rank waits for the others inside one call before it gives them up.
 struct CommOptions {
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  /// The same for the meeting of all ranks at the start. Threads of one process need none.
+  std::chrono::milliseconds start_deadline = std::chrono::seconds(60);
 };
 
 /// `size` communicators of one group inside this process, one for each of `size` threads.
