@@ -70,15 +70,14 @@ void copy_bytes(Buffer& buffer, std::span<const std::byte> bytes) {
   }
 }
 
-void copy_bytes(std::span<std::byte> bytes, const Buffer& buffer, StreamRef stream) {
-  expects(bytes.size() <= buffer.bytes(), "copy_bytes: more bytes are asked for than there are");
-  if (bytes.empty()) return;
-  switch (buffer.device().kind) {
-    case DeviceKind::Cpu: std::memcpy(bytes.data(), buffer.data(), bytes.size()); break;
+void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from, Device device,
+                StreamRef stream) {
+  expects(to.size() == from.size(), "copy_bytes: source and destination differ in size");
+  if (to.empty()) return;
+  switch (device.kind) {
+    case DeviceKind::Cpu: std::memcpy(to.data(), from.data(), from.size()); break;
     case DeviceKind::Cuda:
-      if constexpr (build::has_cuda) {
-        detail::cuda_copy_out(buffer.device(), bytes, buffer.data(), stream);
-      }
+      if constexpr (build::has_cuda) detail::cuda_copy_out(device, to, from.data(), stream);
       static_cast<void>(stream);
       break;
   }

@@ -69,9 +69,15 @@ class Buffer {
 /// Errors: InvalidArgument if they do not fit.
 void copy_bytes(Buffer& buffer, std::span<const std::byte> bytes);
 
-/// Copies the start of `buffer` to host memory. Waits for what `stream` has enqueued so far.
+/// Copies `from`, which lies on `device`, to host memory. Waits for what `stream` has enqueued so far.
 ///
-/// Errors: InvalidArgument if `bytes` is longer than the buffer.
-void copy_bytes(std::span<std::byte> bytes, const Buffer& buffer, StreamRef stream = {});
+/// Errors: InvalidArgument for different sizes.
+void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from, Device device,
+                StreamRef stream = {});
+
+/// The same for the start of a buffer.
+inline void copy_bytes(std::span<std::byte> to, const Buffer& from, StreamRef stream = {}) {
+  copy_bytes(to, from.as<const std::byte>().first(to.size()), from.device(), stream);
+}
 
 }  // namespace penstock
