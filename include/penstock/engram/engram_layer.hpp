@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -10,30 +9,58 @@
 #include "penstock/core/device.hpp"
 #include "penstock/core/dtype.hpp"
 #include "penstock/core/stream.hpp"
+#include "penstock/engram/engram_injection.hpp"
 #include "penstock/reader/prefetcher.hpp"
 #include "penstock/table/table.hpp"
 
 namespace penstock {
 
-/// Sizes of the gate.
-struct EngramGateShape {
-  std::int64_t tokens = 0;
-  int hc_mult = 1;
-  int dim = 0;
+/// The shape of a layer's table as config.json gives it.
+///
+/// Errors: NotFound if the layer has no Engram.
+TableSpec engram_table_spec(const ModelConfig& config, int layer_id);
+
+struct EngramLayerOptions {
+  Placement placement = Placement::Auto;
+  Device device = {};
+  Communicator* group =
+      nullptr;  ///< Ranks of a node that share (or, for `peer`, spread) the table.
+  std::int64_t max_tokens = 8192;  ///< Of one step.
+  int slots = 2;                   ///< Tickets that may be held at once.
+  bool may_fall_back = false;
 };
 
-/// Adds the gated value to every copy of the residual stream.
+/// One Engram layer on one rank that reads the whole table: rows, projection, gate, injection.
 ///
-/// Shapes: hidden and out [T, hc, dim], kv [T, (hc + 1) * dim] = keys of the copies, then the value;
-///         q_weight and k_weight [hc, dim]; all bf16. mask [T] bytes, empty: every token is active.
-///         `out` may be `hidden`.
-/// Device: all on `device`.
-/// Range:  a token whose mask is 0 keeps its hidden bits and its kv is not read.
-/// Async:  on CUDA one kernel on `stream`.
-/// Errors: InvalidArgument for sizes that do not fit.
-void engram_gate(const EngramGateShape& shape, std::span<const BF16> hidden,
-                 std::span<const BF16> kv, std::span<const BF16> q_weight,
-                 std::span<const BF16> k_weight, float eps, std::span<const std::uint8_t> mask,
-                 std::span<BF16> out, Device device, StreamRef stream = {});
+/// Threads: one call at a time.
+class EngramLayer {
+ public:
+  /// Opens the table and the weights of a layer.
+  ///
+  /// Collective: over `options.group`.
+  /// Errors:     as Table::open, load_engram_weights and EngramInjection.
+  static EngramLayer open(const ModelDir& model, int layer_id,
+                          const EngramLayerOptions& options = {});
+
+  EngramLayer(Table table, const EngramWeights& weights, const EngramLayerOptions& options);
+
+  /// Starts reading the rows of a step. See Prefetcher::start.
+  Ticket prefetch(const RowIds& ids, StreamRef producer = {});
+
+  /// Waits for the ticket, projects its rows and injects them; releases the ticket's slot.
+  ///
+  /// Shapes: hidden and out [T, hc, dim], mask [T] or empty; T is the ticket's. `out` may be
+  ///         `hidden`.
+  /// Async:  on CUDA everything is ordered on `stream`.
+  void forward(std::span<const BF16> hidden, Ticket& ticket, std::span<const std::uint8_t> mask,
+               std::span<BF16> out, StreamRef stream = {});
+
+  const Table& table() const { return prefetcher_.table(); }
+  const EngramInjection& injection() const { return injection_; }
+
+ private:
+  Prefetcher prefetcher_;
+  EngramInjection injection_;
+};
 
 }  // namespace penstock

@@ -1,0 +1,169 @@
+#include "penstock/engram/engram_stage.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "engram/stage/layer_rows.hpp"
+#include "engram/stage/stage_groups.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/engram/engram_injection.hpp"
+#include "penstock/engram/engram_layer.hpp"
+#include "penstock/engram/engram_weights.hpp"
+
+namespace penstock {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// One layer of the stage.
+struct StageLayer {
+  int layer_id = 0;
+  int hash_index = 0;  ///< Its place among all Engram layers of the model.
+  detail::LayerRows rows;
+  EngramInjection injection;
+};
+
+TableOptions table_options(const detail::StageGroups& groups, const EngramStageOptions& options) {
+  TableOptions table;
+  table.placement = options.placement;
+  table.shard = groups.shard;
+  table.device = options.device;
+  table.group = groups.sharing.get();
+  table.may_fall_back = options.may_fall_back;
+  return table;
+}
+
+StageLayer open_layer(const ModelDir& model, int layer_id, const detail::StageGroups& groups,
+                      const EngramStageOptions& options) {
+  const TableSpec spec = engram_table_spec(model.config(), layer_id);
+  auto source = options.rows ? options.rows(layer_id) : open_checkpoint_rows(model, layer_id);
+  Table table = Table::open(spec, std::move(source), table_options(groups, options));
+  const int hash_index = model.config().engram->hash_layer_index(layer_id).value();
+  return {
+      layer_id, hash_index, detail::LayerRows(std::move(table), groups, options),
+      EngramInjection(load_engram_weights(model, layer_id), options.device, options.max_tokens)};
+}
+
+}  // namespace
+
+struct EngramStage::State {
+  EngramStageOptions options;
+  int hash_layers = 0;
+  int columns = 0;
+  detail::StageGroups groups;
+  std::vector<int> layer_ids;
+  std::vector<StageLayer> layers;
+  std::vector<std::int32_t> slot_ids;  ///< [exchange size * slot, hash_layers, columns]
+  TokenSlots slots;
+  TokenRange mine;
+
+  StageLayer& layer(int layer_id) {
+    const auto found = std::ranges::find(layers, layer_id, &StageLayer::layer_id);
+    if (found != layers.end()) return *found;
+    throw Error(ErrorCode::NotFound,
+                fmt::format("EngramStage: layer {} is not of this stage", layer_id));
+  }
+};
+
+EngramStage::EngramStage(std::unique_ptr<State> state) : state_(std::move(state)) {}
+EngramStage::~EngramStage() = default;
+EngramStage::EngramStage(EngramStage&&) noexcept = default;
+EngramStage& EngramStage::operator=(EngramStage&&) noexcept = default;
+
+EngramStage EngramStage::open(const ModelDir& model, const ParallelConfig& parallel,
+                              Communicator& world, std::vector<int> layers,
+                              const EngramStageOptions& options) {
+  validate(parallel);
+  if (parallel.world_size() != world.size()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("EngramStage: {} make {} ranks, the communicator has {}",
+                            to_string(parallel), parallel.world_size(), world.size()));
+  }
+  expects(model.config().engram.has_value(), "EngramStage: config.json has no engram_* keys");
+  auto state = std::make_unique<State>();
+  state->options = options;
+  state->hash_layers = static_cast<int>(model.config().engram->layer_ids.size());
+  state->columns = model.config().engram->num_columns();
+  state->layer_ids = std::move(layers);
+  // Splitting is collective over the world, so that stages without Engram take part as well.
+  state->groups = detail::make_stage_groups(parallel, world, options);
+  for (const int layer_id : state->layer_ids) {
+    state->layers.push_back(open_layer(model, layer_id, state->groups, options));
+  }
+  return EngramStage(std::move(state));
+}
+
+void EngramStage::start(std::span<const std::int32_t> row_ids, StreamRef stream) {
+  State& state = *state_;
+  if (state.layers.empty()) return;
+  const std::int64_t width = std::int64_t{state.hash_layers} * state.columns;
+  const std::int64_t tokens = static_cast<std::int64_t>(row_ids.size()) / width;
+  if (tokens * width != static_cast<std::int64_t>(row_ids.size())) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("EngramStage: {} row ids are not [T, {}, {}]", row_ids.size(),
+                            state.hash_layers, state.columns));
+  }
+  const auto& groups = state.groups;
+  state.mine = state.options.is_sequence_parallel
+                   ? sequence_chunk(tokens, groups.tp_rank, groups.tp_size)
+                   : TokenRange{0, tokens};
+  const std::int32_t* ids = row_ids.data();
+  std::int64_t staged_tokens = tokens;
+  if (groups.exchange) {
+    state.slots = agree_slots(*groups.exchange, tokens, state.options.max_tokens);
+    staged_tokens = groups.exchange->size() * state.slots.slot;
+    state.slot_ids.resize(static_cast<std::size_t>(staged_tokens * width));
+    gather_row_ids(*groups.exchange, state.slots, row_ids, state.slot_ids);
+    ids = state.slot_ids.data();
+  } else if (!groups.gather) {
+    // Every column is read here, so only for the tokens that this rank keeps.
+    ids += state.mine.first * width;
+    staged_tokens = state.mine.count;
+  }
+  for (StageLayer& layer : state.layers) {
+    layer.rows.start({.data = ids + std::int64_t{layer.hash_index} * state.columns,
+                      .tokens = staged_tokens,
+                      .columns = state.columns,
+                      .token_stride = width},
+                     stream);
+  }
+}
+
+TokenRange EngramStage::tokens() const {
+  return state_->mine;
+}
+
+std::span<const BF16> EngramStage::rows(int layer_id, StreamRef stream) {
+  State& state = *state_;
+  return state.layer(layer_id).rows.finish(state.groups, state.slots, state.mine, stream);
+}
+
+void EngramStage::forward(int layer_id, std::span<const BF16> hidden,
+                          std::span<const std::uint8_t> mask, std::span<BF16> out,
+                          StreamRef stream) {
+  StageLayer& layer = state_->layer(layer_id);
+  const std::span<const BF16> found = rows(layer_id, stream);
+  const auto begin = Clock::now();
+  layer.injection.project(found, stream);
+  const auto projected = Clock::now();
+  layer.injection.inject(hidden, mask, out, stream);
+  layer.rows.times().project += projected - begin;
+  layer.rows.times().gate += Clock::now() - projected;
+}
+
+std::span<const int> EngramStage::layers() const {
+  return state_->layer_ids;
+}
+
+const Table& EngramStage::table(int layer_id) const {
+  return state_->layer(layer_id).rows.table();
+}
+
+EngramStageTimes EngramStage::times(int layer_id) const {
+  return state_->layer(layer_id).rows.times();
+}
+
+}  // namespace penstock

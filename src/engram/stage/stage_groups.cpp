@@ -1,0 +1,79 @@
+#include "engram/stage/stage_groups.hpp"
+
+#include <utility>
+
+#include "penstock/comm/nodes.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/topology/edp.hpp"
+
+namespace penstock::detail {
+namespace {
+
+constexpr int kAlone = -1;
+
+bool may_gather(const Communicator& world, const EngramStageOptions& options) {
+  if (options.placement == Placement::Peer) return false;
+  return options.device.kind == DeviceKind::Cpu || world.device().kind == DeviceKind::Cuda;
+}
+
+bool keeps_private_memory(Placement placement) {
+  switch (placement) {
+    case Placement::Host:
+    case Placement::Device:
+    case Placement::File: return true;
+    case Placement::Auto:
+    case Placement::HostShared:
+    case Placement::Peer: return false;
+  }
+  return false;
+}
+
+/// Drops a group of one: whoever is alone copies nothing.
+std::unique_ptr<Communicator> unless_alone(std::unique_ptr<Communicator> group) {
+  return group && group->size() > 1 ? std::move(group) : nullptr;
+}
+
+int edp_color(const EdpGroups& groups, int rank, bool shards_over_dp) {
+  if (!shards_over_dp) return kAlone;
+  return groups.group_of(rank).value_or(kAlone);
+}
+
+}  // namespace
+
+StageGroups make_stage_groups(const ParallelConfig& parallel, Communicator& world,
+                              const EngramStageOptions& options) {
+  const int rank = world.rank();
+  const RankPlace place = place_of(parallel, rank);
+  const NodeMap nodes = find_nodes(world, options.reach);
+  const EdpGroups edp = edp_groups(nodes.node_of_rank, parallel);
+  const bool is_private = keeps_private_memory(options.placement);
+  const bool gathers = may_gather(world, options);
+  if (options.shards_over_dp && is_private && options.device.kind == DeviceKind::Cuda &&
+      world.device().kind != DeviceKind::Cuda) {
+    throw Error(ErrorCode::Unsupported,
+                "EngramStage: shards over data-parallel ranks on CUDA need the nccl engine; "
+                "host_shared and peer need no exchange");
+  }
+  const int node = nodes.node_of_rank[static_cast<std::size_t>(rank)];
+
+  StageGroups groups;
+  groups.tp_rank = place.tp;
+  groups.tp_size = parallel.tp;
+  const int tp_color = gathers ? rank / parallel.tp : kAlone;
+  groups.gather = unless_alone(world.split(tp_color, rank));
+  groups.exchange =
+      unless_alone(world.split(edp_color(edp, rank, is_private && options.shards_over_dp), rank));
+  const int shard_of_node = gathers ? place.tp : 0;
+  const int sharing_color =
+      is_private ? kAlone : (node * parallel.pp + place.pp) * parallel.tp + shard_of_node;
+  groups.sharing = unless_alone(world.split(sharing_color, rank));
+
+  const int exchange_size = groups.exchange ? groups.exchange->size() : 1;
+  const int exchange_rank = groups.exchange ? groups.exchange->rank() : 0;
+  const int gather_size = groups.gather ? groups.gather->size() : 1;
+  const int gather_rank = groups.gather ? groups.gather->rank() : 0;
+  groups.shard = {gather_rank * exchange_size + exchange_rank, gather_size * exchange_size};
+  return groups;
+}
+
+}  // namespace penstock::detail
