@@ -29,19 +29,28 @@ struct PeerLinks::Record {
   std::uint32_t kind = 0;
   std::int32_t rank = 0;
   std::uint64_t calls = 0;
-  std::array<char, 496> cause{};  ///< Ends with a zero byte.
+  std::uint64_t is_departure = 0;
+  std::array<char, 488> cause{};  ///< Ends with a zero byte.
+
+  void set_cause(std::string_view text) noexcept {
+    std::copy_n(text.begin(), std::min(text.size(), cause.size() - 1), cause.begin());
+  }
+  std::string get_cause() const {
+    return {cause.begin(), std::find(cause.begin(), cause.end(), '\0')};
+  }
 };
 
 PeerLinks::PeerLinks(int rank, std::vector<UniqueFd> links, std::vector<int> world_ranks)
     : rank_(rank),
-      peers_(links.size()),
-      world_ranks_(std::move(world_ranks)) {
+      world_ranks_(std::move(world_ranks)),
+      peers_(links.size()) {
   for (std::size_t r = 0; r < links.size(); ++r) peers_[r].link = std::move(links[r]);
 }
 
 PeerLinks::~PeerLinks() = default;
 
 void PeerLinks::add_to(std::vector<pollfd>& waiting) const {
+  const std::lock_guard lock(mutex_);
   for (const Peer& peer : peers_) {
     if (peer.link && !peer.is_gone) {
       waiting.push_back({.fd = peer.link.get(), .events = POLLIN, .revents = 0});
@@ -50,6 +59,11 @@ void PeerLinks::add_to(std::vector<pollfd>& waiting) const {
 }
 
 void PeerLinks::read_news() {
+  const std::lock_guard lock(mutex_);
+  read_all();
+}
+
+void PeerLinks::read_all() {
   for (Peer& peer : peers_) {
     if (peer.link && !peer.is_gone) read_from(peer);
   }
@@ -76,62 +90,90 @@ void PeerLinks::read_from(Peer& peer) {
 void PeerLinks::take(const Record& record, Peer& peer) {
   if (record.kind == Record::kLeft) {
     peer.calls_when_left = record.calls;
+    peer.reason = record.get_cause();
   } else if (record.kind == Record::kFailed && is_news(record.calls) && record.rank >= 0 &&
              record.rank < size()) {
-    const auto end = std::find(record.cause.begin(), record.cause.end(), '\0');
-    failure_ = Failure{record.rank, record.calls, std::string(record.cause.begin(), end)};
+    failure_ = Failure{record.rank, record.calls, record.is_departure != 0, record.get_cause()};
   }
 }
 
 void PeerLinks::await_last_words(int peer) {
   const Deadline deadline = std::chrono::steady_clock::now() + kLastWordsTimeout;
-  read_news();
-  while (!failure_ && !is_gone(peer)) {
-    pollfd waiting{.fd = peers_[to_size(peer)].link.get(), .events = POLLIN, .revents = 0};
-    const int ready = ::poll(&waiting, 1, poll_timeout(deadline));
-    if (ready == 0) return;
-    if (ready < 0 && errno != EINTR) return;
-    read_news();
+  for (;;) {
+    pollfd waiting{.fd = -1, .events = POLLIN, .revents = 0};
+    {
+      const std::lock_guard lock(mutex_);
+      read_all();
+      if (failure_ || peers_[to_size(peer)].is_gone) return;
+      waiting.fd = peers_[to_size(peer)].link.get();
+    }
+    if (::poll(&waiting, 1, poll_timeout(deadline)) == 0) return;
   }
 }
 
-void PeerLinks::check(std::uint64_t calls) const {
-  if (!failure_ || failure_->calls > calls) return;
-  const int world = world_ranks_[to_size(failure_->rank)];
+std::optional<PeerLinks::Failure> PeerLinks::failure(std::uint64_t calls) const {
+  const std::lock_guard lock(mutex_);
+  return failure_ && failure_->calls <= calls ? failure_ : std::nullopt;
+}
+
+void PeerLinks::raise(const Failure& failure) const {
+  const int world = world_ranks_[to_size(failure.rank)];
   const std::string where =
-      world == failure_->rank ? std::string() : fmt::format(" ({} in the whole group)", world);
+      world == failure.rank ? std::string() : fmt::format(" ({} in the whole group)", world);
   throw Error(ErrorCode::PeerFailed,
-              fmt::format("rank {}{} failed: {}", failure_->rank, where, failure_->cause));
+              fmt::format("rank {}{} failed: {}", failure.rank, where, failure.cause));
 }
 
 bool PeerLinks::is_gone(int peer) const {
+  const std::lock_guard lock(mutex_);
   return peers_[to_size(peer)].is_gone;
 }
 
-std::string PeerLinks::parting(int peer) const {
-  if (peers_[to_size(peer)].calls_when_left) return "left the group";
-  return "its process ended or its connection broke";
+PeerLinks::Failure PeerLinks::parting(int peer, std::uint64_t calls) const {
+  const std::lock_guard lock(mutex_);
+  const Peer& gone = peers_[to_size(peer)];
+  Failure failure{.rank = peer, .calls = calls, .is_departure = false, .cause = {}};
+  if (gone.calls_when_left) {
+    failure.is_departure = true;
+    failure.cause = gone.reason.empty() ? "left the group" : "left the group after " + gone.reason;
+  } else {
+    failure.cause = "its process ended or its connection broke";
+  }
+  return failure;
 }
 
 std::optional<std::uint64_t> PeerLinks::calls_when_left(int peer) const {
+  const std::lock_guard lock(mutex_);
   return peers_[to_size(peer)].calls_when_left;
 }
 
-void PeerLinks::fail(int rank, std::uint64_t calls, std::string_view cause) noexcept {
-  if (!is_news(calls)) return;
-  Record record{.kind = Record::kFailed, .rank = rank, .calls = calls};
-  const std::size_t count = std::min(cause.size(), record.cause.size() - 1);
-  std::copy_n(cause.begin(), count, record.cause.begin());
-  tell_all(record);
+void PeerLinks::fail(const Failure& failure) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!is_news(failure.calls)) return;
+  tell_all(record_of(failure));
   try {
-    failure_ = Failure{rank, calls, std::string(cause)};
+    failure_ = failure;
   } catch (const std::bad_alloc&) {
-    failure_ = Failure{rank, calls, {}};
+    failure_ =
+        Failure{.rank = failure.rank, .calls = failure.calls, .is_departure = false, .cause = {}};
   }
 }
 
-void PeerLinks::leave(std::uint64_t calls) noexcept {
-  tell_all({.kind = Record::kLeft, .rank = rank_, .calls = calls});
+void PeerLinks::leave(std::uint64_t calls, std::string_view reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (failure_) tell_all(record_of(*failure_));
+  Record record{.kind = Record::kLeft, .rank = rank_, .calls = calls};
+  record.set_cause(reason);
+  tell_all(record);
+}
+
+PeerLinks::Record PeerLinks::record_of(const Failure& failure) noexcept {
+  Record record{.kind = Record::kFailed,
+                .rank = failure.rank,
+                .calls = failure.calls,
+                .is_departure = failure.is_departure ? 1U : 0U};
+  record.set_cause(failure.cause);
+  return record;
 }
 
 void PeerLinks::tell_all(const Record& record) noexcept {

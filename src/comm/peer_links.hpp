@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,22 +18,21 @@ namespace penstock::detail {
 /// One connection to every other rank that carries nothing but news of failures, so that it is never
 /// in the middle of something else when there is news. The system closes it when a rank dies.
 ///
-/// Threads: one at a time.
+/// Threads: any.
 class PeerLinks {
  public:
   struct Failure {
     int rank = 0;
     std::uint64_t calls = 0;  ///< Calls that the rank surely finished: they can end well elsewhere.
+    bool is_departure = false;  ///< It left this group in good order, but too early.
     std::string cause;
   };
-
-  PeerLinks() = default;
 
   /// Shapes: links [size], empty at `rank`; world_ranks [size], for messages.
   PeerLinks(int rank, std::vector<UniqueFd> links, std::vector<int> world_ranks);
   ~PeerLinks();
-  PeerLinks(PeerLinks&&) noexcept = default;
-  PeerLinks& operator=(PeerLinks&&) noexcept = default;
+  PeerLinks(const PeerLinks&) = delete;
+  PeerLinks& operator=(const PeerLinks&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
@@ -48,23 +48,28 @@ class PeerLinks {
   /// named the rank that failed first.
   void await_last_words(int peer);
 
-  /// Throws PeerFailed if a rank failed that does not finish the call after `calls` finished ones.
-  /// A rank that fails later does not spoil a call that it took part in.
-  void check(std::uint64_t calls) const;
+  /// The failure of a rank that does not finish the call after `calls` finished ones; nothing if
+  /// none is known. A rank that fails later does not spoil a call that it took part in.
+  std::optional<Failure> failure(std::uint64_t calls) const;
 
-  /// Whether `peer` can say nothing more, and what is known of why.
+  /// PeerFailed with the rank and its cause.
+  [[noreturn]] void raise(const Failure& failure) const;
+
+  /// Whether `peer` can say nothing more.
   bool is_gone(int peer) const;
-  std::string parting(int peer) const;
+
+  /// What is known of why `peer` is gone, as the failure of the call after `calls` finished ones.
+  Failure parting(int peer, std::uint64_t calls) const;
 
   /// Calls that `peer` had finished when it left in good order; nothing if it has not, or died.
   std::optional<std::uint64_t> calls_when_left(int peer) const;
 
-  /// Records that `rank` failed after `calls` finished calls, and tells the others. The earliest one
-  /// counts.
-  void fail(int rank, std::uint64_t calls, std::string_view cause) noexcept;
+  /// Records a failure and tells the others. The one with the fewest calls counts.
+  void fail(const Failure& failure) noexcept;
 
-  /// Says goodbye: this rank has finished `calls` calls and wants no more.
-  void leave(std::uint64_t calls) noexcept;
+  /// Says goodbye: this rank has finished `calls` calls and wants no more. A failure that it knows
+  /// of goes first, so that nobody takes this for the cause; `reason` is one of another group.
+  void leave(std::uint64_t calls, std::string_view reason) noexcept;
 
  private:
   struct Record;
@@ -73,16 +78,20 @@ class PeerLinks {
     std::vector<std::byte> received;  ///< The part of a record that has arrived.
     bool is_gone = false;
     std::optional<std::uint64_t> calls_when_left;
+    std::string reason;  ///< Why it left, if that is known.
   };
 
+  void read_all();
   void read_from(Peer& peer);
   void take(const Record& record, Peer& peer);
   bool is_news(std::uint64_t calls) const { return !failure_ || calls < failure_->calls; }
   void tell_all(const Record& record) noexcept;
+  static Record record_of(const Failure& failure) noexcept;
 
-  int rank_ = 0;
+  const int rank_;
+  const std::vector<int> world_ranks_;
+  mutable std::mutex mutex_;
   std::vector<Peer> peers_;
-  std::vector<int> world_ranks_;
   std::optional<Failure> failure_;  ///< The one with the fewest calls; of these, the first.
 };
 

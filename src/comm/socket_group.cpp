@@ -4,9 +4,11 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -87,16 +89,39 @@ bool receive_lane(int socket, Lane& lane) {
   return true;
 }
 
+class SocketGroup;
+
+/// The groups of one rank that were split off one another. A rank that fails in one of them has
+/// failed in all, and whoever hears of it first must not be taken for the cause.
+class Family {
+ public:
+  void add(const std::shared_ptr<SocketGroup>& group);
+  void fail(int world_rank, const std::string& cause) noexcept;
+
+  /// "rank 3 of the whole group failed: ...", or empty.
+  std::string first_failure() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return first_failure_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::weak_ptr<SocketGroup>> groups_;
+  std::string first_failure_;
+};
+
 /// One rank's connections. Moves byte strings; what they mean is the callbacks engine's business.
 class SocketGroup {
  public:
   SocketGroup(detail::Mesh mesh, int rank, std::vector<int> world_ranks,
-              detail::SocketAddress local, const CommOptions& options)
-      : links_(rank, std::move(mesh.links), std::move(world_ranks)),
+              detail::SocketAddress local, std::shared_ptr<Family> family,
+              const CommOptions& options)
+      : family_(std::move(family)),
+        links_(rank, std::move(mesh.links), std::move(world_ranks)),
         data_(std::move(mesh.data)),
         local_(local),
         options_(options) {}
-  ~SocketGroup() { links_.leave(num_calls_); }
+  ~SocketGroup() { links_.leave(num_calls_, family_->first_failure()); }
   SocketGroup(const SocketGroup&) = delete;
   SocketGroup& operator=(const SocketGroup&) = delete;
 
@@ -114,13 +139,37 @@ class SocketGroup {
     return exchange({for_each_rank.begin(), for_each_rank.end()});
   }
 
-  void abort(std::string_view cause) noexcept { fail(rank(), cause); }
+  void abort(std::string_view cause) noexcept {
+    fail({.rank = rank(), .calls = num_calls_, .is_departure = false, .cause = std::string(cause)});
+  }
 
-  /// Throws PeerFailed if a rank does not finish the call under way.
-  void check() const { links_.check(num_calls_); }
+  /// World rank `world_rank` failed in another group; nothing if it is not of this one.
+  void hear_of(int world_rank, const std::string& cause) noexcept {
+    const auto& ranks = links_.world_ranks();
+    const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
+    if (found == ranks.end()) return;
+    links_.fail({.rank = static_cast<int>(found - ranks.begin()),
+                 .calls = num_calls_,
+                 .is_departure = false,
+                 .cause = cause});
+  }
 
-  /// `peer` will not finish the call under way.
-  void fail(int peer, std::string_view cause) noexcept { links_.fail(peer, num_calls_, cause); }
+  /// Throws PeerFailed if a rank is known not to finish the call under way.
+  void check() {
+    const auto failure = links_.failure(num_calls_);
+    if (!failure) return;
+    fail(*failure);
+    links_.raise(*failure);
+  }
+
+  /// Throws PeerFailed: the connection to `peer` has closed, and the call under way needs it.
+  [[noreturn]] void lose(int peer) {
+    links_.await_last_words(peer);
+    const auto parting = links_.parting(peer, num_calls_);
+    links_.fail(parting);
+    check();
+    links_.raise(parting);
+  }
 
   /// The connections of the group `mine` of `groups`, lists of ranks of this one; nothing for -1.
   std::shared_ptr<SocketGroup> split(const std::vector<std::vector<int>>& groups, int mine);
@@ -134,7 +183,7 @@ class SocketGroup {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail(rank(), error.what());
+      abort(error.what());
       throw;
     }
   }
@@ -163,18 +212,19 @@ class SocketGroup {
       if (r == rank()) continue;
       Lane& lane = lanes[to_size(r)];
       const int socket = data_[to_size(r)].get();
-      if (!send_lane(socket, lane) || !receive_lane(socket, lane)) lose(r, lane);
+      const bool can_send = send_lane(socket, lane);
+      // Also from a peer that takes nothing more: it may have left after its part of the call.
+      if (!receive_lane(socket, lane) || !can_send) lose(r);
       is_waiting = is_waiting || !lane.is_done();
     }
     return is_waiting;
   }
 
-  /// The connection to `peer` has closed. What it sent before may be all that this call needs.
-  void lose(int peer, Lane& lane) {
-    (void)receive_lane(data_[to_size(peer)].get(), lane);
-    links_.await_last_words(peer);
-    fail(peer, links_.parting(peer));
-    check();
+  /// Tells the others, in this group and, unless `peer` merely left it, in all of the family.
+  void fail(const PeerLinks::Failure& failure) noexcept {
+    links_.fail(failure);
+    if (failure.is_departure) return;
+    family_->fail(links_.world_ranks()[to_size(failure.rank)], failure.cause);
   }
 
   void wait(const std::vector<Lane>& lanes, Deadline deadline) {
@@ -204,17 +254,38 @@ class SocketGroup {
     };
     auto late = first([](const Lane& lane) { return !lane.is_received(); });
     if (!late) late = first([](const Lane& lane) { return !lane.is_sent(); });
-    fail(late.value_or(rank()),
-         fmt::format("did not answer within {} ms", options_.deadline.count()));
+    fail({.rank = late.value_or(rank()),
+          .calls = num_calls_,
+          .is_departure = false,
+          .cause = fmt::format("did not answer within {} ms", options_.deadline.count())});
     check();
   }
 
+  const std::shared_ptr<Family> family_;
   PeerLinks links_;
   std::vector<detail::UniqueFd> data_;
   const detail::SocketAddress local_;
   const CommOptions options_;
-  std::uint64_t num_calls_ = 0;
+  std::atomic<std::uint64_t> num_calls_ = 0;  ///< Finished ones.
 };
+
+void Family::add(const std::shared_ptr<SocketGroup>& group) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
+  groups_.push_back(group);
+}
+
+void Family::fail(int world_rank, const std::string& cause) noexcept {
+  std::vector<std::shared_ptr<SocketGroup>> groups;  // released after the lock
+  const std::lock_guard lock(mutex_);
+  if (first_failure_.empty()) {
+    first_failure_ = fmt::format("rank {} of the whole group failed: {}", world_rank, cause);
+  }
+  for (const auto& weak : groups_) {
+    if (auto group = weak.lock()) groups.push_back(std::move(group));
+  }
+  for (const auto& group : groups) group->hear_of(world_rank, cause);
+}
 
 /// Lets the ranks of a group connect once more, for a part of it.
 class GroupChannel final : public detail::StartupChannel {
@@ -232,13 +303,11 @@ class GroupChannel final : public detail::StartupChannel {
   void add_to(std::vector<pollfd>& waiting) const override { group_.links().add_to(waiting); }
 
   void check() override {
-    PeerLinks& links = group_.links();
-    links.read_news();
+    group_.links().read_news();
     group_.check();
     for (int r = 0; r < size(); ++r) {
-      if (r != rank() && links.is_gone(r)) group_.fail(r, links.parting(r));
+      if (r != rank() && group_.links().is_gone(r)) group_.lose(r);
     }
-    group_.check();
   }
 
  private:
@@ -256,10 +325,15 @@ std::shared_ptr<SocketGroup> SocketGroup::split(const std::vector<std::vector<in
     std::vector<int> world_ranks;
     for (const int r : members) world_ranks.push_back(links_.world_ranks()[to_size(r)]);
     const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
-    return std::make_shared<SocketGroup>(std::move(mesh), static_cast<int>(place),
-                                         std::move(world_ranks), local_, options_);
+    auto part = std::make_shared<SocketGroup>(std::move(mesh), static_cast<int>(place),
+                                              std::move(world_ranks), local_, family_, options_);
+    family_->add(part);
+    return part;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::PeerFailed) abort(error.what());
+    throw;
   } catch (const std::exception& error) {
-    fail(rank(), error.what());
+    abort(error.what());
     throw;
   }
 }
@@ -283,8 +357,10 @@ std::unique_ptr<Communicator> connect_group(detail::StartupChannel& channel,
   std::vector<int> ranks(to_size(channel.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   detail::Mesh mesh = detail::connect_mesh(channel, ranks, detail::MeshKind::LinksAndData, options);
+  auto family = std::make_shared<Family>();
   auto group = std::make_shared<SocketGroup>(std::move(mesh), channel.rank(), std::move(ranks),
-                                             channel.local(), options);
+                                             channel.local(), family, options);
+  family->add(group);
   return make_callback_communicator(channel.rank(), channel.size(), make_callbacks(group));
 }
 

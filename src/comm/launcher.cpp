@@ -1,0 +1,313 @@
+#include "penstock/comm/launcher.hpp"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "comm/socket.hpp"
+#include "core/environment.hpp"
+#include "core/unique_fd.hpp"
+#include "penstock/core/error.hpp"
+
+namespace penstock {
+namespace {
+
+using detail::Deadline;
+using detail::UniqueFd;
+using Clock = std::chrono::steady_clock;
+
+// A line that long is cut: a rank that never ends its line must not fill the memory.
+constexpr std::size_t kMaxLineBytes = 64U << 10U;
+// The end of a process shows at its closed pipe, unless a child of its own keeps that open. From
+// there to its last breath is less than a millisecond.
+constexpr auto kReapInterval = std::chrono::milliseconds(100);
+constexpr auto kShortReapInterval = std::chrono::milliseconds(1);
+
+Error system_error(const std::string& what) {
+  return {ErrorCode::System,
+          fmt::format("launch_processes: {}: {}", what, std::system_category().message(errno))};
+}
+
+struct Pipe {
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+Pipe open_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw system_error("pipe");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// What a child needs between fork and exec, where it may not allocate.
+struct ChildPlan {
+  int rank = 0;
+  pid_t parent = 0;
+  int null_device = -1;
+  int stderr_end = -1;
+  int report_end = -1;
+  char* const* argv = nullptr;
+  char* const* environment = nullptr;
+};
+
+/// Runs in the child. Only calls that are allowed after fork in a program with threads.
+[[noreturn]] void become_rank(const ChildPlan& plan) {
+  // The kernel sends the signal when the launching thread dies, also if that was before prctl.
+  const bool is_bound = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == plan.parent;
+  bool is_ready = is_bound && ::dup2(plan.stderr_end, STDERR_FILENO) >= 0;
+  if (is_ready && plan.rank != 0) {
+    is_ready =
+        ::dup2(plan.null_device, STDIN_FILENO) >= 0 && ::dup2(plan.null_device, STDOUT_FILENO) >= 0;
+  }
+  if (is_ready) ::execve(plan.argv[0], plan.argv, plan.environment);
+  const int code = errno;
+  // Nobody is there to hear of a write that fails.
+  [[maybe_unused]] const ssize_t written = ::write(plan.report_end, &code, sizeof(code));
+  ::_exit(127);
+}
+
+/// A running rank and what it has said.
+struct Child {
+  int rank = 0;
+  pid_t pid = -1;
+  UniqueFd stderr_end;
+  std::string line = {};
+  bool has_ended = false;
+};
+
+/// All ranks. Whatever happens, none outlives this object.
+class Children {
+ public:
+  explicit Children(const LaunchOptions& options) : options_(options) {}
+  Children(const Children&) = delete;
+  Children& operator=(const Children&) = delete;
+  ~Children() {
+    signal_all(SIGKILL);
+    for (const Child& child : children_) {
+      if (!child.has_ended) ::waitpid(child.pid, nullptr, 0);
+    }
+  }
+
+  void start(const std::vector<std::string>& argv, int rank, int size, const std::string& address) {
+    std::vector<std::string> arguments = argv;
+    std::vector<std::string> environment = make_environment(rank, size, address);
+    const auto argument_pointers = pointers_to(arguments);
+    const auto environment_pointers = pointers_to(environment);
+    const UniqueFd null_device(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (!null_device) throw system_error("/dev/null");
+    Pipe messages = open_pipe();
+    Pipe report = open_pipe();
+    const ChildPlan plan{.rank = rank,
+                         .parent = ::getpid(),
+                         .null_device = null_device.get(),
+                         .stderr_end = messages.write_end.get(),
+                         .report_end = report.write_end.get(),
+                         .argv = argument_pointers.data(),
+                         .environment = environment_pointers.data()};
+    const pid_t pid = ::fork();
+    if (pid < 0) throw system_error("fork");
+    if (pid == 0) become_rank(plan);
+    children_.push_back({.rank = rank, .pid = pid, .stderr_end = std::move(messages.read_end)});
+    ::fcntl(children_.back().stderr_end.get(), F_SETFL, O_NONBLOCK);
+    check_started(report, argv[0]);
+  }
+
+  std::vector<int> process_ids() const {
+    std::vector<int> ids;
+    for (const Child& child : children_) ids.push_back(child.pid);
+    return ids;
+  }
+
+  bool is_any_alive() const {
+    return std::any_of(children_.begin(), children_.end(),
+                       [](const Child& child) { return !child.has_ended; });
+  }
+
+  void signal_all(int signal) {
+    for (const Child& child : children_) {
+      if (!child.has_ended) ::kill(child.pid, signal);
+    }
+  }
+
+  /// Waits for messages or for an end, at most until `deadline`, and gives who ended.
+  std::vector<ProcessEnd> wait(Deadline deadline) {
+    std::vector<pollfd> waiting;
+    auto interval = kReapInterval;
+    for (const Child& child : children_) {
+      if (child.stderr_end) {
+        waiting.push_back({.fd = child.stderr_end.get(), .events = POLLIN, .revents = 0});
+      } else if (!child.has_ended) {
+        interval = kShortReapInterval;
+      }
+    }
+    const Deadline next = std::min(deadline, Clock::now() + interval);
+    ::poll(waiting.data(), waiting.size(), detail::poll_timeout(next));
+    std::vector<ProcessEnd> ends;
+    for (Child& child : children_) {
+      read_messages(child);
+      if (const auto end = reap(child)) ends.push_back(*end);
+    }
+    return ends;
+  }
+
+ private:
+  std::vector<std::string> make_environment(int rank, int size, const std::string& address) const {
+    std::vector<std::string> entries = environment_entries();
+    const auto set = [&](const std::string& name, const std::string& value) {
+      std::erase_if(entries, [&](const std::string& e) { return e.starts_with(name + "="); });
+      entries.push_back(fmt::format("{}={}", name, value));
+    };
+    for (const auto& [name, value] : options_.environment) set(name, value);
+    set("PENSTOCK_RANK", std::to_string(rank));
+    set("PENSTOCK_SIZE", std::to_string(size));
+    set("PENSTOCK_LOCAL_RANK", std::to_string(rank));
+    set("PENSTOCK_LOCAL_SIZE", std::to_string(size));
+    set("PENSTOCK_ADDRESS", address);
+    return entries;
+  }
+
+  /// The report pipe closes without a word when exec has succeeded.
+  static void check_started(Pipe& report, const std::string& program) {
+    report.write_end.reset();
+    int code = 0;
+    ssize_t count = 0;
+    do count = ::read(report.read_end.get(), &code, sizeof(code));
+    while (count < 0 && errno == EINTR);
+    if (count == 0) return;
+    errno = count == sizeof(code) ? code : EIO;
+    throw system_error("cannot start " + program);
+  }
+
+  void read_messages(Child& child) {
+    std::array<char, 4096> buffer{};
+    while (child.stderr_end) {
+      const ssize_t count = ::read(child.stderr_end.get(), buffer.data(), buffer.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return;
+      if (count == 0) {
+        child.stderr_end.reset();
+        break;
+      }
+      take(child, std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+    }
+    if (!child.line.empty()) pass_on(child);
+  }
+
+  void take(Child& child, std::string_view text) {
+    for (const char c : text) {
+      if (c != '\n') child.line += c;
+      if (c == '\n' || child.line.size() >= kMaxLineBytes) pass_on(child);
+    }
+  }
+
+  void pass_on(Child& child) {
+    if (options_.on_stderr) options_.on_stderr(child.rank, child.line);
+    child.line.clear();
+  }
+
+  std::optional<ProcessEnd> reap(Child& child) {
+    if (child.has_ended) return std::nullopt;
+    int status = 0;
+    if (::waitpid(child.pid, &status, WNOHANG) != child.pid) return std::nullopt;
+    child.has_ended = true;
+    read_messages(child);
+    child.stderr_end.reset();  // what a grandchild still says is not the rank's
+    if (!child.line.empty()) pass_on(child);
+    ProcessEnd end{.rank = child.rank};
+    if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+    if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
+    return end;
+  }
+
+  const LaunchOptions& options_;
+  std::vector<Child> children_;
+};
+
+/// Decides whom to end when, and who failed first.
+class Supervision {
+ public:
+  Supervision(Children& children, int size, const LaunchOptions& options)
+      : children_(children),
+        options_(options),
+        result_{.ends = std::vector<ProcessEnd>(static_cast<std::size_t>(size))} {}
+
+  LaunchResult run() {
+    while (children_.is_any_alive()) {
+      for (const ProcessEnd& end : children_.wait(next_signal_at_)) record(end);
+      if (Clock::now() >= next_signal_at_) send_next_signal();
+    }
+    return result_;
+  }
+
+ private:
+  void record(const ProcessEnd& end) {
+    result_.ends[static_cast<std::size_t>(end.rank)] = end;
+    if (!end.is_failure() || next_signal_ == SIGKILL) return;  // after SIGTERM it was us
+    if (next_signal_at_ == Deadline::max()) next_signal_at_ = Clock::now() + options_.settle;
+    const bool is_echo = end.signal == 0 && end.exit_code == options_.echo_exit_code;
+    if (!result_.first_failure || (is_only_echo_ && !is_echo)) {
+      result_.first_failure = end;
+      is_only_echo_ = is_echo;
+    }
+  }
+
+  void send_next_signal() {
+    children_.signal_all(next_signal_);
+    next_signal_at_ = Clock::now() + options_.grace;
+    next_signal_ = SIGKILL;
+  }
+
+  Children& children_;
+  const LaunchOptions& options_;
+  LaunchResult result_;
+  bool is_only_echo_ = false;
+  int next_signal_ = SIGTERM;
+  Deadline next_signal_at_ = Deadline::max();
+};
+
+}  // namespace
+
+std::string to_string(const ProcessEnd& end) {
+  if (end.signal == 0)
+    return fmt::format("rank {} ended with exit code {}", end.rank, end.exit_code);
+  const char* name = ::sigdescr_np(end.signal);
+  return fmt::format("rank {} was killed by signal {} ({})", end.rank, end.signal,
+                     name != nullptr ? name : "unknown");
+}
+
+LaunchResult launch_processes(const std::vector<std::string>& argv, int size,
+                              const LaunchOptions& options) {
+  expects(!argv.empty() && argv[0].find('/') != std::string::npos,
+          "launch_processes: argv[0] must be the path of a program");
+  expects(size >= 1, fmt::format("launch_processes: size is {}, must be at least 1", size));
+  const std::string address =
+      options.address.empty() ? "unix:@penstock-" + detail::random_token() : options.address;
+  Children children(options);
+  for (int rank = 0; rank < size; ++rank) children.start(argv, rank, size, address);
+  if (options.on_started) options.on_started(children.process_ids());
+  return Supervision(children, size, options).run();
+}
+
+std::string own_executable() {
+  return std::filesystem::read_symlink("/proc/self/exe").string();
+}
+
+}  // namespace penstock
