@@ -10,11 +10,12 @@
 #include <iterator>
 #include <utility>
 
+#include "checkpoint/strict_json.hpp"
 #include "core/environment.hpp"
+#include "penstock/checkpoint/model_config.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/switch.hpp"
 #include "plan/document_section.hpp"
-#include "plan/strict_json.hpp"
 
 namespace penstock {
 namespace {
@@ -127,6 +128,7 @@ Deployment read_document(const Json& json, std::string_view source) {
   out.gate.pcp_shard = parse_switch(kGatePcpShard, environment_variable(kGatePcpShard));
 
   DocumentSection document(json, "", source);
+  document.read("model_dir", out.model_dir);
   if (auto section = document.section("model")) read_model(*std::move(section), out.model);
   document.read("platform", out.platform);
   if (auto section = document.section("parallel")) read_parallel(*std::move(section), out.parallel);
@@ -145,6 +147,21 @@ Deployment read_document(const Json& json, std::string_view source) {
 }
 
 // ---- What the document leaves to others ----------------------------------------------------
+
+template <typename T>
+void fill(std::optional<T>& out, const std::optional<T>& value) {
+  if (!out) out = value;
+}
+
+void fill_from_config(DeployedModel& model, const ModelConfig& config) {
+  if (!config.architecture.empty()) fill(model.architecture, std::optional(config.architecture));
+  fill(model.num_nextn_predict_layers, config.num_nextn_predict_layers);
+  fill(model.engram_layer_ids,
+       std::optional(config.engram ? config.engram->layer_ids : std::vector<int>{}));
+  if (!config.engram) return;
+  fill(model.engram_max_ngram_size, std::optional(config.engram->max_ngram_size));
+  fill(model.engram_n_heads, std::optional(config.engram->num_heads));
+}
 
 // DeepSeek V4.1 serves its Engram layers whether or not somebody mentions them.
 bool brings_engram(const Deployment& d) {
@@ -223,6 +240,10 @@ Deployment parse_deployment(std::string_view json, std::string_view source,
   Json document = detail::parse_strict_json(json, source);
   for (const std::string& assignment : overrides) apply_override(document, assignment);
   Deployment out = read_document(document, source);
+  if (out.model_dir) {
+    const auto config = std::filesystem::path(*out.model_dir) / "config.json";
+    fill_from_config(out.model, load_model_config(config));
+  }
   if (!out.engram && brings_engram(out)) out.engram.emplace();
   return out;
 }
@@ -245,7 +266,8 @@ Deployment load_deployment(const std::filesystem::path& file,
 }
 
 std::string to_json(const Deployment& d) {
-  const OrderedJson document = {{"model", model_json(d.model)},
+  const OrderedJson document = {{"model_dir", or_null(d.model_dir)},
+                                {"model", model_json(d.model)},
                                 {"platform", d.platform},
                                 {"parallel", parallel_json(d.parallel)},
                                 {"speculative", speculation_json(d.speculative)},

@@ -5,23 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpoint/strict_json.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock::detail {
-namespace {
 
 using Json = nlohmann::json;
-
-// Longer values are cut in messages.
-constexpr std::size_t kLongestShown = 80;
-
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kLongestShown) text = text.substr(0, kLongestShown) + "...";
-  return text;
-}
-
-}  // namespace
 
 DocumentSection::DocumentSection(const Json& object, std::string path, std::string_view source)
     : object_(&object),
@@ -30,7 +19,7 @@ DocumentSection::DocumentSection(const Json& object, std::string path, std::stri
   if (object.is_object()) return;
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("{}: {}: found {}, needs an object", source_,
-                          path_.empty() ? "the document" : path_, shown(object)));
+                          path_.empty() ? "the document" : path_, printable(object)));
 }
 
 void DocumentSection::read(const char* key, bool& out) {
@@ -99,7 +88,7 @@ void DocumentSection::finish() const {
     if (std::ranges::find(known_keys_, key) != known_keys_.end()) continue;
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{}: {}: found an unknown key with value {}, needs one of {}", source_,
-                            path_of(key), shown(value), fmt::join(known_keys_, ", ")));
+                            path_of(key), printable(value), fmt::join(known_keys_, ", ")));
   }
 }
 
@@ -116,7 +105,7 @@ std::string DocumentSection::path_of(std::string_view key) const {
 void DocumentSection::refuse(std::string_view key, const Json& found,
                              std::string_view needs) const {
   throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {}: found {}, needs {}", source_,
-                                                      path_of(key), shown(found), needs));
+                                                      path_of(key), printable(found), needs));
 }
 
 int DocumentSection::integer(std::string_view key, const Json& value, int at_least,

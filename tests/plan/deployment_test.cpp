@@ -85,14 +85,16 @@ void PrintTo(const Malformed& malformed, std::ostream* out) {
 }
 
 const Malformed kMalformed[] = {
-    {"", ErrorCode::CorruptFile, {"doc.json", "not JSON"}},
+    {"", ErrorCode::CorruptFile, {"doc.json", "not valid JSON"}},
     {"{\"parallel\": {\"tp\": 1}", ErrorCode::CorruptFile, {"doc.json"}},
     {"{} {}", ErrorCode::CorruptFile, {"doc.json"}},
-    {R"({"platform": "cuda", "platform": "cpu"})", ErrorCode::CorruptFile, {"\"platform\" twice"}},
-    {R"({"parallel": {"tp": 1, "tp": 1}})", ErrorCode::CorruptFile, {"\"tp\" twice"}},
+    {R"({"platform": "cuda", "platform": "cpu"})",
+     ErrorCode::CorruptFile,
+     {"\"platform\" stands twice"}},
+    {R"({"parallel": {"tp": 1, "tp": 1}})", ErrorCode::CorruptFile, {"\"tp\" stands twice"}},
     {R"({"speculative": {"draft_model_config": {"a": {"b": 1, "b": 2}}}})",
      ErrorCode::CorruptFile,
-     {"\"b\" twice"}},
+     {"\"b\" stands twice"}},
     {"[]", ErrorCode::InvalidArgument, {"the document", "[]", "an object"}},
     {"null", ErrorCode::InvalidArgument, {"the document", "null", "an object"}},
     {R"({"paralel": {}})", ErrorCode::InvalidArgument, {"paralel", "unknown key", "parallel"}},
@@ -283,6 +285,65 @@ TEST(DeploymentFile, MustExistAndBeAFile) {
   };
   EXPECT_EQ(code_of(directory.path() / "none.json"), ErrorCode::NotFound);
   EXPECT_EQ(code_of(directory.path()), ErrorCode::InvalidArgument);
+}
+
+constexpr std::string_view kEngramConfig = R"({
+  "architectures": ["DeepseekV41ForCausalLM"],
+  "text_config": {"hidden_size": 64, "engram_layer_ids": [1], "engram_num_embeddings": [30],
+    "engram_max_ngram_size": 2, "engram_n_heads": 5, "engram_head_dim": 32,
+    "engram_vocab_size": 3, "engram_pad_token_id": 2, "engram_compressed_vocab_size": 100}})";
+
+TEST(ModelDirectory, FillsWhatTheDocumentLeavesOut) {
+  const ScopedDirectory directory;
+  directory.write("config.json", kEngramConfig);
+  const Json document = {{"model_dir", directory.path().string()}, {"parallel", {{"tp", 4}}}};
+  const Deployment d = parse_deployment(document.dump(), "");
+  EXPECT_EQ(d.model.architecture, "DeepseekV41ForCausalLM");
+  EXPECT_EQ(d.model.engram_layer_ids, std::vector<int>{1});
+  EXPECT_TRUE(d.engram.has_value());
+  const auto violations = check_deployment(d);
+  ASSERT_EQ(violations.size(), 1U);
+  EXPECT_EQ(violations[0].rule, "engram-empty-column-shard");
+  EXPECT_THAT(violations[0].found, HasSubstr("of 5 columns"));
+}
+
+TEST(ModelDirectory, YieldsToTheDocumentsOwnKeys) {
+  const ScopedDirectory directory;
+  directory.write("config.json", kEngramConfig);
+  const Json document = {{"model_dir", directory.path().string()},
+                         {"model", {{"architecture", "LlamaForCausalLM"}, {"engram_n_heads", 7}}}};
+  const Deployment d = parse_deployment(document.dump(), "");
+  EXPECT_EQ(d.model.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(d.model.engram_n_heads, 7);
+  EXPECT_EQ(d.model.engram_max_ngram_size, 2);
+}
+
+TEST(ModelDirectory, WithoutEngramKeysHasNoEngramLayers) {
+  const ScopedDirectory directory;
+  directory.write("config.json", R"({"architectures": ["DeepseekV41ForCausalLM"]})");
+  const Json document = {{"model_dir", directory.path().string()}, {"engram", Json::object()}};
+  const auto violations = check_deployment(document.dump(), "");
+  ASSERT_EQ(violations.size(), 1U);
+  EXPECT_EQ(violations[0].rule, "engram-model-support");
+}
+
+TEST(ModelDirectory, WithoutNativeDraftViolatesTheDraftRule) {
+  const ScopedDirectory directory;
+  directory.write("config.json",
+                  R"({"architectures": ["HYV4ForCausalLM"], "num_nextn_predict_layers": 0})");
+  auto document = Json::parse(kHyV4Document);
+  document.erase("model");
+  document["model_dir"] = directory.path().string();
+  const auto violations = check_deployment(document.dump(), "");
+  ASSERT_EQ(violations.size(), 1U);
+  EXPECT_EQ(violations[0].rule, "hyv4-pcp-native-draft");
+}
+
+TEST(ModelDirectory, ThatIsMissingIsNamed) {
+  const auto error = error_of(R"({"model_dir": "/nonexistent/model"})");
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::NotFound);
+  EXPECT_THAT(error->what(), HasSubstr("/nonexistent/model"));
 }
 
 }  // namespace

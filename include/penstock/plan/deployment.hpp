@@ -13,7 +13,7 @@ namespace penstock {
 // A deployment document, key by key: a member has the name of its key, and the default that holds
 // where the document leaves the key out or sets it to null.
 
-/// What the rules need to know of a model.
+/// What the rules need to know of a model. The document's own keys win over those of `model_dir`.
 struct DeployedModel {
   std::optional<std::string> architecture;
   std::optional<std::int64_t> num_nextn_predict_layers;  ///< 0: the model has no native draft.
@@ -67,8 +67,9 @@ struct DeployedGate {
   std::optional<std::string> quantization;  ///< Of the gate's weight; nothing: bf16.
 };
 
-/// A deployment with every default and environment switch filled in.
+/// A deployment with every default, `model_dir` and environment switch filled in.
 struct Deployment {
+  std::optional<std::string> model_dir;
   DeployedModel model;
   std::string platform = "cuda";
   DeployedParallel parallel;
@@ -84,14 +85,15 @@ struct Deployment {
 /// without a word of it, if that works (offload, dp > 1, no elastic EP, no transparent huge pages).
 bool shares_tables(const Deployment& deployment, const DeployedEngram& engram);
 
-/// Parses a deployment document, then reads the environment.
+/// Parses a deployment document, then reads `model_dir` and the environment.
 ///
 /// `source` names the document in errors. Each of `overrides` is "key.path=value" and replaces that
 /// key before anything is checked; the value is JSON, or a bare word that stands for a string.
+/// A relative `model_dir` starts at the working directory.
 ///
 /// Errors: CorruptFile for text that is not JSON or has a key twice; InvalidArgument for an unknown
 ///         key, a wrong type or a value out of range, naming the key path, the value found and what
-///         is needed, and for a bad switch.
+///         is needed, and for a bad switch; what load_model_config throws for `model_dir`.
 Deployment parse_deployment(std::string_view json, std::string_view source,
                             std::span<const std::string> overrides = {});
 
