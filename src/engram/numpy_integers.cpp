@@ -3,8 +3,6 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <vector>
 
 #include "engram/uint128.hpp"
@@ -82,11 +80,8 @@ class Pcg64 {
 
   /// The low half of a draw, then its high half.
   std::uint32_t next32() {
-    if (buffered_) {
-      const std::uint32_t value = *buffered_;
-      buffered_.reset();
-      return value;
-    }
+    has_buffered_ = !has_buffered_;
+    if (!has_buffered_) return buffered_;
     const std::uint64_t drawn = next64();
     buffered_ = static_cast<std::uint32_t>(drawn >> 32);
     return static_cast<std::uint32_t>(drawn);
@@ -101,7 +96,8 @@ class Pcg64 {
 
   UInt128 state_ = 0;
   UInt128 increment_ = 0;
-  std::optional<std::uint32_t> buffered_;
+  std::uint32_t buffered_ = 0;
+  bool has_buffered_ = false;
 };
 
 /// A number in [0, high), high from 2 to 2^32 - 1.
