@@ -38,6 +38,15 @@ void check_shapes(const NgramHasher::State& state, const TokenBatch& batch,
   }
 }
 
+void check_lookback_shape(const NgramHasher::State& state, const TokenBatch& batch) {
+  const auto requests = std::max<std::ptrdiff_t>(0, std::ssize(batch.query_start) - 1);
+  const auto entries = requests * state.layout.config.lookback_depth();
+  if (std::ssize(batch.lookback) != entries) {
+    refuse(fmt::format("lookback has {} entries, needed: {} for {} requests", batch.lookback.size(),
+                       entries, requests));
+  }
+}
+
 void check_boundaries(const TokenBatch& batch) {
   const auto tokens = std::ssize(batch.token_ids);
   std::int64_t least = 0;
@@ -134,18 +143,17 @@ NgramHasher::State::State(HashLayout layout_in, const TokenMap& map,
 
 namespace detail {
 
-void check_token_ids(const NgramHashParameters& parameters, const char* what,
-                     std::span<const std::int32_t> ids, std::optional<std::int32_t> also_legal) {
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (is_hashable(parameters, ids[i]) || ids[i] == also_legal) continue;
-    std::string needed = fmt::format("0 <= id < {}", parameters.num_tokens);
-    if (also_legal) needed += fmt::format(", or {} for unknown", *also_legal);
-    if (parameters.dead_token != kNoDeadToken) {
-      needed += fmt::format(", or the dead token {}", parameters.dead_token);
-    }
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("{}[{}] is {}, needed: {}", what, i, ids[i], needed));
+void check_token_id(const NgramHashParameters& parameters, const char* what,
+                    std::span<const std::int32_t> ids, std::size_t index,
+                    std::optional<std::int32_t> also_legal) {
+  if (is_hashable(parameters, ids[index]) || ids[index] == also_legal) return;
+  std::string needed = fmt::format("0 <= id < {}", parameters.num_tokens);
+  if (also_legal) needed += fmt::format(", or {} for unknown", *also_legal);
+  if (parameters.dead_token != kNoDeadToken) {
+    needed += fmt::format(", or the dead token {}", parameters.dead_token);
   }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{}[{}] is {}, needed: {}", what, index, ids[index], needed));
 }
 
 void hash_batch(const NgramHasher::State& state, const TokenBatch& batch, const NgramSlots& slots,
@@ -153,8 +161,13 @@ void hash_batch(const NgramHasher::State& state, const TokenBatch& batch, const 
   check_shapes(state, batch, out);
   check_boundaries(batch);
   check_positions(batch);
-  check_token_ids(state.parameters, "NgramHasher::hash: token_ids", batch.token_ids);
-  check_token_ids(state.parameters, "NgramHasher::hash: lookback", batch.lookback, -1);
+  if (slots.values == nullptr || !batch.lookback.empty()) check_lookback_shape(state, batch);
+  for (std::size_t i = 0; i < batch.token_ids.size(); ++i) {
+    check_token_id(state.parameters, "NgramHasher::hash: token_ids", batch.token_ids, i);
+  }
+  for (std::size_t i = 0; i < batch.lookback.size(); ++i) {
+    check_token_id(state.parameters, "NgramHasher::hash: lookback", batch.lookback, i, -1);
+  }
   const NgramBatch view{.token_ids = batch.token_ids.data(),
                         .positions = batch.positions.data(),
                         .query_start = batch.query_start.data(),
@@ -182,12 +195,6 @@ std::optional<std::int32_t> NgramHasher::dead_token_id() const {
 }
 
 void NgramHasher::hash(const TokenBatch& batch, std::span<std::int32_t> out) const {
-  const auto requests = std::max<std::ptrdiff_t>(0, std::ssize(batch.query_start) - 1);
-  const auto entries = requests * state_->layout.config.lookback_depth();
-  if (std::ssize(batch.lookback) != entries) {
-    refuse(fmt::format("lookback has {} entries, needed: {} for {} requests", batch.lookback.size(),
-                       entries, requests));
-  }
   detail::hash_batch(*state_, batch, {}, out);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -34,13 +35,13 @@ inline bool is_hashable(const NgramHashParameters& parameters, std::int32_t toke
   return (token >= 0 && token < parameters.num_tokens) || token == parameters.dead_token;
 }
 
-/// Throws InvalidArgument for the first id of `ids` that is not hashable and not `also_legal`.
-/// `what` names the array in the message.
-void check_token_ids(const NgramHashParameters& parameters, const char* what,
-                     std::span<const std::int32_t> ids,
-                     std::optional<std::int32_t> also_legal = std::nullopt);
+/// Throws InvalidArgument unless ids[index] is hashable or `also_legal`. `what` names the array.
+void check_token_id(const NgramHashParameters& parameters, const char* what,
+                    std::span<const std::int32_t> ids, std::size_t index,
+                    std::optional<std::int32_t> also_legal = std::nullopt);
 
-/// NgramHasher::hash, with a slot cache behind the window. An empty lookback knows nothing.
+/// NgramHasher::hash, with a slot cache behind the window. With one, an empty lookback is legal and
+/// knows nothing.
 void hash_batch(const NgramHasher::State& state, const TokenBatch& batch, const NgramSlots& slots,
                 std::span<std::int32_t> out);
 
