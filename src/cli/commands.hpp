@@ -12,5 +12,6 @@ namespace penstock::cli {
 using Action = std::function<int()>;
 
 void add_check_command(CLI::App& app, Action& action);
+void add_hash_command(CLI::App& app, Action& action);
 
 }  // namespace penstock::cli
