@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <vector>
 
 #include "penstock/core/error.hpp"
 #include "penstock/reader/gather_rows.hpp"
+#include "reader/direct/dequantize_row.hpp"
 #include "support/table_oracle.hpp"
 
 namespace penstock {
@@ -45,6 +47,17 @@ TEST(DequantizeRows, AgreesWithTheDefinitionForAllPairsOfCodeAndScale) {
           oracle::dequantize(static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(scale)))
           << "code " << code << ", scale " << scale;
     }
+  }
+}
+
+TEST(DequantizeRows, EveryProcessorsCodeGivesTheSameBits) {
+  const AllPairs pairs;
+  const auto expected = dequantize(pairs.values, pairs.scales, kHeadDim);
+  for (const auto& kernel : detail::dequantize_kernels()) {
+    std::vector<std::uint16_t> out(expected.size());
+    kernel.run(pairs.values.data(), pairs.scales.data(), 256 * kScales,
+               std::as_writable_bytes(std::span(out)).data());
+    EXPECT_EQ(out, expected) << kernel.name;
   }
 }
 

@@ -24,7 +24,7 @@ constexpr std::uint16_t field(int exponent) {
 /// One code under a plain scale byte. `shift` is (byte - 127) in the place of bf16's exponent.
 /// Written without branches or wide types, so that compilers turn the loop over it into vectors
 /// of 16-bit lanes.
-inline std::uint16_t plain_element(std::uint8_t code, std::uint16_t shift) {
+[[gnu::always_inline]] inline std::uint16_t plain_element(std::uint8_t code, std::uint16_t shift) {
   const auto u16 = [](int value) { return static_cast<std::uint16_t>(value); };
   const std::uint16_t magnitude = code & 0x7F;
   const std::uint16_t sign = u16((code & 0x80) << 8);
@@ -39,7 +39,8 @@ inline std::uint16_t plain_element(std::uint8_t code, std::uint16_t shift) {
   return magnitude == 0x7F ? kBF16NaN.bits : bits;
 }
 
-void dequantize_block(const std::uint8_t* codes, std::uint8_t scale, std::uint16_t* out) {
+[[gnu::always_inline]] inline void dequantize_block(const std::uint8_t* codes, std::uint8_t scale,
+                                                    std::uint16_t* out) {
   if (scale < kFirstPlainScale || scale > kLastPlainScale) {
     for (int i = 0; i < kBlock; ++i) out[i] = dequantize_element(codes[i], scale).bits;
     return;
@@ -48,18 +49,59 @@ void dequantize_block(const std::uint8_t* codes, std::uint8_t scale, std::uint16
   for (int i = 0; i < kBlock; ++i) out[i] = plain_element(codes[i], shift);
 }
 
-}  // namespace
-
-void dequantize_row(const std::byte* values, const std::byte* scales, int head_dim,
-                    std::byte* out) {
+[[gnu::always_inline]] inline void dequantize_blocks(const std::byte* values,
+                                                     const std::byte* scales, int blocks,
+                                                     std::byte* out) {
   const auto* codes = reinterpret_cast<const std::uint8_t*>(values);
-  for (int block = 0; block < head_dim / kBlock; ++block) {
+  for (int block = 0; block < blocks; ++block) {
     std::array<std::uint16_t, kBlock> numbers;
     dequantize_block(codes + std::ptrdiff_t{kBlock} * block,
                      std::to_integer<std::uint8_t>(scales[block]), numbers.data());
     std::memcpy(out + static_cast<std::ptrdiff_t>(sizeof(numbers)) * block, numbers.data(),
                 sizeof(numbers));
   }
+}
+
+// One body, compiled for three widths of vectors; the arithmetic is the same.
+void blocks_portable(const std::byte* values, const std::byte* scales, int blocks, std::byte* out) {
+  dequantize_blocks(values, scales, blocks, out);
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] void blocks_avx2(const std::byte* values, const std::byte* scales,
+                                         int blocks, std::byte* out) {
+  dequantize_blocks(values, scales, blocks, out);
+}
+
+[[gnu::target("avx512bw,avx512vl")]] void blocks_avx512(const std::byte* values,
+                                                        const std::byte* scales, int blocks,
+                                                        std::byte* out) {
+  dequantize_blocks(values, scales, blocks, out);
+}
+
+void add_x86_kernels(std::vector<DequantizeKernel>& kernels) {
+  if (__builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0) {
+    kernels.push_back({"avx512", blocks_avx512});
+  }
+  if (__builtin_cpu_supports("avx2") != 0) kernels.push_back({"avx2", blocks_avx2});
+}
+#else
+void add_x86_kernels(std::vector<DequantizeKernel>&) {}
+#endif
+
+}  // namespace
+
+std::vector<DequantizeKernel> dequantize_kernels() {
+  std::vector<DequantizeKernel> kernels;
+  add_x86_kernels(kernels);
+  kernels.push_back({"portable", blocks_portable});
+  return kernels;
+}
+
+void dequantize_row(const std::byte* values, const std::byte* scales, int head_dim,
+                    std::byte* out) {
+  static const DequantizeKernel kFastest = dequantize_kernels().front();
+  kFastest.run(values, scales, head_dim / kBlock, out);
 }
 
 }  // namespace penstock::detail

@@ -3,8 +3,8 @@
 #include <string>
 #include <thread>
 
+#include "core/unique_fd.hpp"
 #include "table/sharing/stop_flag.hpp"
-#include "table/sharing/unique_fd.hpp"
 
 namespace penstock::detail {
 

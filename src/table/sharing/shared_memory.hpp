@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "table/sharing/unique_fd.hpp"
+#include "core/unique_fd.hpp"
 
 namespace penstock::detail {
 
