@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include <functional>
+#include <string>
+#include <vector>
 
 // Every subcommand is one file with one function: it adds the subcommand and its options to `app`
 // and returns nothing. What runs it is put into `action`, which gives the exit status. Subcommands
@@ -13,5 +15,8 @@ using Action = std::function<int()>;
 
 void add_check_command(CLI::App& app, Action& action);
 void add_hash_command(CLI::App& app, Action& action);
+
+/// `command_line` is how this command was started, for ranks that are processes of it.
+void add_run_command(CLI::App& app, const std::vector<std::string>& command_line, Action& action);
 
 }  // namespace penstock::cli

@@ -26,6 +26,7 @@ int run(int argc, char** argv) {
 
   Action action;
   add_check_command(app, action);
+  add_run_command(app, {argv, argv + argc}, action);
   add_hash_command(app, action);
 
   try {

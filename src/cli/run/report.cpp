@@ -1,0 +1,105 @@
+#include "cli/run/report.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+
+namespace penstock::cli {
+namespace {
+
+using nlohmann::json;
+
+std::string bytes_text(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (bytes >= 1024 && unit < 4) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, units[unit]);
+}
+
+std::string rate_text(std::int64_t tokens, double seconds) {
+  if (seconds <= 0) return "-";
+  const double rate = static_cast<double>(tokens) / seconds;
+  return rate >= 1e6 ? fmt::format("{:.2f} M", rate / 1e6) : fmt::format("{:.1f} k", rate / 1e3);
+}
+
+/// What all ranks say of one layer, added up; times are those of the slowest rank.
+struct LayerSummary {
+  json first;
+  int ranks = 0;
+  std::int64_t tokens = 0;
+  double hash = 0, read = 0, wait = 0, exchange = 0, project = 0, gate = 0;
+  bool is_verified = false;
+  bool is_right = true;
+  std::int64_t ids = 0, rows = 0, tokens_checked = 0;
+
+  void add(const json& rank, const json& layer) {
+    if (ranks++ == 0) first = layer;
+    tokens = std::max(tokens, layer["tokens"].get<std::int64_t>());
+    hash = std::max(hash, rank["hash_seconds"].get<double>());
+    read = std::max(read, layer["read_seconds"].get<double>());
+    wait = std::max(wait, layer["wait_seconds"].get<double>());
+    exchange = std::max(exchange, layer["exchange_seconds"].get<double>());
+    project = std::max(project, layer["project_seconds"].get<double>());
+    gate = std::max(gate, layer["gate_seconds"].get<double>());
+    if (!layer.contains("verify")) return;
+    const json& verify = layer["verify"];
+    is_verified = true;
+    is_right = is_right && verify["ok"].get<bool>();
+    ids += verify["ids_checked"].get<std::int64_t>();
+    rows += verify["rows_checked"].get<std::int64_t>();
+    tokens_checked += verify["tokens_checked"].get<std::int64_t>();
+  }
+
+  std::string describe(int layer) const {
+    std::string text = fmt::format(
+        "layer {}: {} rows, {} a rank ({} shared), {} by {}\n", layer,
+        first["rows"].get<std::int64_t>(), bytes_text(first["resident_bytes"].get<double>()),
+        bytes_text(first["shared_bytes"].get<double>()), first["placement"].get<std::string>(),
+        first["shard"].get<std::string>());
+    text += fmt::format("  lives in {}\n", first["backing"].get<std::string>());
+    if (!first["degraded"].get<std::string>().empty()) {
+      text += fmt::format("  DEGRADED: {}\n", first["degraded"].get<std::string>());
+    }
+    text +=
+        fmt::format("  tokens/s: hash {}, read {}, exchange {}, projection {}, gate {}\n",
+                    rate_text(tokens, hash), rate_text(tokens, read), rate_text(tokens, exchange),
+                    rate_text(tokens, project), rate_text(tokens, gate));
+    text += fmt::format("  hidden share of the read: {:.1f} % ({:.2f} ms read, {:.2f} ms waited)\n",
+                        read > 0 ? std::clamp(100 * (1 - wait / read), 0.0, 100.0) : 100.0,
+                        1e3 * read, 1e3 * wait);
+    if (is_verified) {
+      text +=
+          fmt::format("  verify: {} ({} row-id sets, {} rows bit for bit, {} tokens in double)\n",
+                      is_right ? "ok" : "FAILED", ids, rows, tokens_checked);
+    }
+    return text;
+  }
+};
+
+}  // namespace
+
+std::string describe_engram_run(const json& report) {
+  std::map<int, LayerSummary> layers;
+  std::int64_t growth = 0;
+  for (const json& rank : report["ranks"]) {
+    growth += rank["memory_growth_bytes"].get<std::int64_t>();
+    for (const json& layer : rank["layers"]) layers[layer["layer"].get<int>()].add(rank, layer);
+  }
+  const json& first = report["ranks"][0];
+  std::string text =
+      fmt::format("{} ranks ({}), {} steps, engine {}\n", report["ranks"].size(),
+                  report["parallel"].get<std::string>(), first["steps"].get<std::int64_t>(),
+                  report["engine"].get<std::string>());
+  text += fmt::format("host memory grew by {} over all ranks\n",
+                      bytes_text(static_cast<double>(growth)));
+  for (const auto& [layer, summary] : layers) text += summary.describe(layer);
+  return text;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/exit_code.hpp"
+#include "cli/run/engram_run.hpp"
+#include "cli/run/report.hpp"
+#include "cli/run/run_options.hpp"
+#include "cli/run/run_world.hpp"
+#include "penstock/comm/communicator.hpp"
+#include "penstock/core/error.hpp"
+
+namespace penstock::cli {
+namespace {
+
+using nlohmann::json;
+
+/// What the command line gives as text.
+struct RunArguments {
+  RunOptions options;
+  std::string placement = "auto";
+  std::string device = "cpu";
+  std::string reader = "direct";
+  std::string rows;
+  bool is_json = false;
+};
+
+RunOptions check(const RunArguments& arguments) {
+  RunOptions options = arguments.options;
+  options.placement = parse_placement(arguments.placement).value();
+  options.device = arguments.device == "cuda" ? DeviceKind::Cuda : DeviceKind::Cpu;
+  if (!arguments.rows.empty()) {
+    const std::string prefix = "random:";
+    const bool is_seed =
+        arguments.rows.starts_with(prefix) &&
+        arguments.rows.find_first_not_of("0123456789", prefix.size()) == std::string::npos &&
+        arguments.rows.size() > prefix.size() && arguments.rows.size() <= prefix.size() + 18;
+    if (!is_seed) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("run: --rows is '{}', random:SEED is needed", arguments.rows));
+    }
+    options.random_rows_seed = std::stoull(arguments.rows.substr(prefix.size()));
+  }
+  if (!options.pp_cuts.empty() &&
+      static_cast<int>(options.pp_cuts.size()) != options.parallel.pp - 1) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("run: --pp-cuts names {} layers, --pp {} needs {}",
+                            options.pp_cuts.size(), options.parallel.pp, options.parallel.pp - 1));
+  }
+  validate(options.parallel);
+  return options;
+}
+
+bool is_verified(const json& report) {
+  for (const json& rank : report["ranks"]) {
+    for (const json& layer : rank["layers"]) {
+      if (layer.contains("verify") && !layer["verify"]["ok"].get<bool>()) return false;
+    }
+  }
+  return true;
+}
+
+/// Gathers every rank's part; rank 0 gets the whole report, the others nothing.
+json gather_ranks(Communicator& world, const json& mine) {
+  const std::string text = mine.dump();
+  const auto parts = world.all_gather_object(std::as_bytes(std::span(text)));
+  json ranks = json::array();
+  if (world.rank() != 0) return ranks;
+  for (const auto& part : parts) {
+    const auto* begin = reinterpret_cast<const char*>(part.data());
+    ranks.push_back(json::parse(begin, begin + part.size()));
+  }
+  return ranks;
+}
+
+/// One rank; rank 0 prints for all.
+int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
+  const ModelDir model = ModelDir::open(options.model);
+  const json ranks = gather_ranks(world, run_engram(options, model, world));
+  if (world.rank() != 0) return kExitOk;
+  const json report = {
+      {"engine", world.engine()}, {"parallel", to_string(options.parallel)}, {"ranks", ranks}};
+  const std::string text = is_json ? report.dump() + "\n" : describe_engram_run(report);
+  std::fputs(text.c_str(), stdout);
+  return is_verified(report) ? kExitOk : kExitVerificationFailed;
+}
+
+void add_options(CLI::App& command, RunArguments& arguments) {
+  RunOptions& options = arguments.options;
+  command.add_option("model", options.model, "model directory")->required();
+  command.add_option("--tokens", options.tokens, "token file: safetensors, JSON or raw int32")
+      ->required();
+  command.add_option("--tensor", options.tensor, "tensor of a safetensors token file");
+  command.add_option("--requests", options.requests, "cut one stream into that many requests")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--chunk", options.chunk, "tokens of a request in one prefill step (512)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--decode", options.decode, "last tokens of a request fed one by one (8)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--tp", options.parallel.tp, "tensor-parallel ranks")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--dp", options.parallel.dp, "data-parallel replicas")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--pp", options.parallel.pp, "pipeline stages")->check(CLI::PositiveNumber);
+  command.add_option("--pcp", options.parallel.pcp, "prefill context parallel ranks")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--external-dp", options.parallel.external_dp, "replicas started by themselves")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--pp-cuts", options.pp_cuts, "first layer of each later stage")
+      ->delimiter(',');
+  command.add_flag("--sp", options.is_sequence_parallel,
+                   "sequence parallel: each tp rank keeps a chunk");
+  command.add_flag("--dp-shard", options.shards_over_dp, "spread private tables over dp ranks too");
+  command.add_option("--placement", arguments.placement, "where rows live")
+      ->check(CLI::IsMember({"auto", "device", "peer", "host", "host_shared", "file"}));
+  command.add_option("--reader", arguments.reader, "how rows are read")
+      ->check(CLI::IsMember({"direct"}));
+  command.add_option("--strategy", options.strategy, "how gates are computed")
+      ->check(CLI::IsMember(
+          {"auto", "replicated", "k_shard", "n_shard", "weight_gather", "identical_rows"}));
+  command.add_flag("--processes", options.uses_processes, "each rank a process, not a thread");
+  command.add_option("--engine", options.engine, "how ranks communicate")
+      ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
+  command.add_option("--device", arguments.device, "where the work runs")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command.add_option("--layers", options.layers, "serve only these layers")->delimiter(',');
+  command.add_option("--rows", arguments.rows, "random:SEED makes rows up instead of reading them");
+  command.add_option("--token-map", options.token_map,
+                     "tokenizer.json, saved token map, or identity (the model's tokenizer)");
+  command.add_option("--inputs", options.inputs, "safetensors with hidden.<layer>");
+  command
+      .add_option("--stand-in", options.stand_in,
+                  "matrix products that stand in for each decoder layer before ours (1)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("--verify", options.verifies, "compare with the unsharded layer");
+  command.add_flag("--allow-fallback", options.may_fall_back,
+                   "take another placement if this one cannot be had");
+  command.add_option("--out", options.out, "write layer<ID>.safetensors here");
+  command.add_flag("--json", arguments.is_json, "report as JSON");
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, const std::vector<std::string>& command_line, Action& action) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* command = app.add_subcommand(
+      "run", "Serve every layer of a model that Penstock knows, on real tokens.");
+  add_options(*command, *arguments);
+  command->callback([arguments, command_line, &action] {
+    action = [arguments, command_line] {
+      const RunOptions options = check(*arguments);
+      return run_world(options, command_line, [&](Communicator& world) {
+        return run_rank(world, options, arguments->is_json);
+      });
+    };
+  });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,10 @@
+#include "penstock/comm/communicator.hpp"
+#include "penstock/core/error.hpp"
+
+namespace penstock {
+
+std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions&) {
+  throw Error(ErrorCode::Unsupported, "make_mpi_communicator: built without PENSTOCK_WITH_MPI");
+}
+
+}  // namespace penstock
