@@ -134,4 +134,11 @@ std::vector<std::string> ModelDir::tensor_names() const {
   return names;
 }
 
+std::map<std::string, std::vector<std::string>> ModelDir::declared_files() const {
+  std::map<std::string, std::vector<std::string>> names_of_file;
+  for (const auto& [name, file] : state_->file_of_tensor) names_of_file[file].push_back(name);
+  if (!state_->is_sharded && state_->has_single_file()) names_of_file[kSingleFile] = tensor_names();
+  return names_of_file;
+}
+
 }  // namespace penstock

@@ -15,6 +15,8 @@ using Action = std::function<int()>;
 
 void add_check_command(CLI::App& app, Action& action);
 void add_hash_command(CLI::App& app, Action& action);
+void add_inspect_command(CLI::App& app, Action& action);
+void add_make_model_command(CLI::App& app, Action& action);
 
 /// `command_line` is how this command was started, for ranks that are processes of it.
 void add_run_command(CLI::App& app, const std::vector<std::string>& command_line, Action& action);

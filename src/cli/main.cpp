@@ -28,6 +28,8 @@ int run(int argc, char** argv) {
   add_check_command(app, action);
   add_run_command(app, {argv, argv + argc}, action);
   add_hash_command(app, action);
+  add_inspect_command(app, action);
+  add_make_model_command(app, action);
 
   try {
     app.parse(argc, argv);

@@ -2,18 +2,11 @@
 
 #include <cstdint>
 
+#include "core/mix_bits.hpp"
+
 // The pure function behind make_random_rows: the row record of (seed, layer id, row id) as 64-bit
 // little-endian words. Plain integer arithmetic, so that host and device agree.
 namespace penstock::detail {
-
-inline constexpr std::uint64_t kGoldenGamma = 0x9E3779B97F4A7C15;
-
-/// The finaliser of splitmix64: a bijection whose output bits all depend on all input bits.
-constexpr std::uint64_t mix_bits(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
-}
 
 constexpr std::uint64_t random_layer_key(std::uint64_t seed, int layer_id) {
   return mix_bits(mix_bits(seed) + static_cast<std::uint64_t>(layer_id) * kGoldenGamma);

@@ -16,6 +16,7 @@ using test::PlainTensor;
 using test::TempDir;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 
 std::string text_of(const TensorRef& tensor) {
   return {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
@@ -44,6 +45,8 @@ TEST(ModelDir, ReadsASingleFile) {
   dir.write("model.safetensors", file_with("layers.1.engram.q_weight", "qq"));
   const auto model = ModelDir::open(dir.path());
   EXPECT_THAT(model.tensor_names(), ElementsAre("layers.1.engram.q_weight"));
+  EXPECT_THAT(model.declared_files().at("model.safetensors"),
+              ElementsAre("layers.1.engram.q_weight"));
   const auto tensor = model.require(engram_tensor_names(1, "q_weight"));
   EXPECT_EQ(text_of(tensor), "qq");
   EXPECT_EQ(tensor.file, dir / "model.safetensors");
@@ -60,6 +63,8 @@ TEST(ModelDir, ReadsShardsThroughTheIndex) {
   dir.write("two.safetensors", file_with("b", "22"));
   const auto model = ModelDir::open(dir.path());
   EXPECT_THAT(model.tensor_names(), ElementsAre("a", "b"));
+  EXPECT_THAT(model.declared_files(), ElementsAre(Pair("parts/one.safetensors", ElementsAre("a")),
+                                                  Pair("two.safetensors", ElementsAre("b"))));
   EXPECT_EQ(text_of(model.find("a").value()), "11");
   EXPECT_EQ(text_of(model.find("b").value()), "22");
   EXPECT_FALSE(model.find("c"));

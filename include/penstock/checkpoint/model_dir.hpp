@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,6 +48,10 @@ class ModelDir {
 
   /// Every tensor name that the directory declares, sorted.
   std::vector<std::string> tensor_names() const;
+
+  /// The same names by the file that is said to hold them; file names inside the directory. A file
+  /// of an index need not exist.
+  std::map<std::string, std::vector<std::string>> declared_files() const;
 
  private:
   struct State;
