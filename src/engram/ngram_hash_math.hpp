@@ -6,7 +6,7 @@
 
 // The arithmetic of the n-gram hash, one token and one layer at a time. Compiles for the host and,
 // with --expt-relaxed-constexpr, for CUDA devices: plain structs and pointers, no exceptions.
-// Callers check token ids first; everything else here is in bounds for any input.
+// Everything here is in bounds for any input.
 namespace penstock::detail {
 
 /// A compressed id that stands for a token which takes part in no n-gram.
@@ -67,9 +67,16 @@ constexpr std::uint32_t fast_modulo(std::uint64_t value, std::uint32_t divisor,
   return remainder >= divisor ? remainder - divisor : remainder;
 }
 
-/// Range: `token` is the dead token or lies in the map.
+/// Whether `token` may be hashed: it is the dead token, or in the map.
+constexpr bool is_hashable(const NgramHashParameters& parameters, std::int32_t token) {
+  return (token >= 0 && token < parameters.num_tokens) || token == parameters.dead_token;
+}
+
+/// Ids outside the map count as dead: a device can neither refuse them nor read past its map.
 constexpr std::int32_t compressed_id(const NgramHashParameters& parameters, std::int32_t token) {
-  return token == parameters.dead_token ? kDeadId : parameters.token_map[token];
+  const bool is_dead =
+      token == parameters.dead_token || token < 0 || token >= parameters.num_tokens;
+  return is_dead ? kDeadId : parameters.token_map[token];
 }
 
 /// The request that token `token` belongs to; tokens past the last boundary count to the last.

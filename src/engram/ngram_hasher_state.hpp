@@ -30,11 +30,6 @@ struct NgramHasher::State {
 
 namespace detail {
 
-/// Whether `token` may be hashed: it is the dead token, or in the map.
-inline bool is_hashable(const NgramHashParameters& parameters, std::int32_t token) {
-  return (token >= 0 && token < parameters.num_tokens) || token == parameters.dead_token;
-}
-
 /// Throws InvalidArgument unless ids[index] is hashable or `also_legal`. `what` names the array.
 void check_token_id(const NgramHashParameters& parameters, const char* what,
                     std::span<const std::int32_t> ids, std::size_t index,

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/bf16.cuh"
 #include "cuda/ptx.cuh"
 #include "penstock/core/dtype.hpp"
 #include "penstock/reader/gather_rows.hpp"
@@ -77,21 +77,12 @@ __device__ FoundRow find_row(const TableView& table, std::int32_t id) {
   return {};
 }
 
-/// Two bf16 numbers as the CPU writes them.
-__device__ inline std::uint32_t to_bf16_pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  std::uint32_t bits = 0;
-  memcpy(&bits, &pair, sizeof(bits));
-  // The conversion writes every NaN as 0x7FFF, which is no other number's code; ours is 0x7FC0.
-  return bits ^ (__vcmpeq2(bits, 0x7FFF7FFFU) & 0x003F003FU);
-}
-
 /// Two e4m3 codes times a scale, exact until the last rounding.
 __device__ inline std::uint32_t dequantize_pair(std::uint32_t codes, float scale) {
   const __half2 pair = __half2(
       __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xFFFFU), __NV_E4M3));
   const float2 values = __half22float2(pair);
-  return to_bf16_pair(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
+  return cuda::to_bf16_pair(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
 }
 
 /// The fast kernel's row: 256 codes and 8 scale bytes, so that a lane holds 8 codes of one scale.

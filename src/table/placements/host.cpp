@@ -13,6 +13,7 @@ TableView record_view(const TableView& bounds, const std::byte* records) {
   TableView view = bounds;
   view.num_parts = 1;
   view.rows_per_part = bounds.row_end - bounds.row_begin;
+  view.in_host_memory = true;
   view.values[0] = records;
   view.scales[0] = records + (records == nullptr ? 0 : bounds.head_dim);
   view.value_stride = view.scale_stride = row_record_bytes(bounds.head_dim);

@@ -40,7 +40,7 @@ PlacedShard place_host(const ShardRequest& request, StageRunner& stages);
 PlacedShard place_host_shared(const ShardRequest& request, StageRunner& stages);
 PlacedShard place_file(const ShardRequest& request, StageRunner& stages);
 
-/// `bounds` with the records that begin at `records`.
+/// `bounds` with the records that begin at `records`, in host memory.
 TableView record_view(const TableView& bounds, const std::byte* records);
 
 }  // namespace penstock::detail
