@@ -1,0 +1,477 @@
+// Measures row reads on GPUs beside the engines' technique, in one run, and prints JSON lines.
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/device_guard.hpp"
+#include "cuda/launch.cuh"
+#include "cuda/matmul_cuda.hpp"
+#include "cuda/unique_handle.hpp"
+#include "gpu/engine_baseline.cuh"
+#include "penstock/comm/communicator.hpp"
+#include "penstock/core/buffer.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/reader/gather_rows.hpp"
+#include "penstock/reader/prefetcher.hpp"
+#include "penstock/table/table.hpp"
+#include "reader/direct/gather_rows_cuda.hpp"
+
+namespace penstock::bench {
+namespace {
+
+constexpr int kColumns = 24;
+constexpr int kRuns = 20;
+constexpr int kIdSets = 24;
+constexpr std::int64_t kMaxTokens = 8192;
+constexpr double kRowBytes = 264;
+
+__global__ void fill_kernel(std::uint64_t* words, std::int64_t count) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    words[i] = (static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15ULL) & 0x7E7E7E7E7E7E7E7EULL;
+  }
+}
+
+__global__ void random_ids_kernel(std::int32_t* ids, std::int64_t count, std::int64_t rows,
+                                  std::uint64_t seed) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    std::uint64_t z =
+        (static_cast<std::uint64_t>(i) + seed * 0x632BE59BD9B4E019ULL) * 0x9E3779B97F4A7C15ULL;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+    z ^= z >> 31;
+    ids[i] = static_cast<std::int32_t>(z % static_cast<std::uint64_t>(rows));
+  }
+}
+
+/// Ids that no run has used before it comes round again.
+class IdSets {
+ public:
+  IdSets(Device device, std::int64_t rows)
+      : buffer_(Buffer::allocate(device, sizeof(std::int32_t) * kIdSets * kSet)) {
+    const cuda::DeviceGuard guard(device);
+    cuda::launch("random_ids_kernel", random_ids_kernel, {1024, 256}, {},
+                 buffer_.as<std::int32_t>().data(), std::int64_t{kIdSets} * kSet, rows,
+                 std::uint64_t{7});
+    PENSTOCK_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  const std::int32_t* next() {
+    return buffer_.as<std::int32_t>().data() + (turn_++ % kIdSets) * kSet;
+  }
+
+ private:
+  static constexpr std::int64_t kSet = kMaxTokens * kColumns;
+  Buffer buffer_;
+  std::int64_t turn_ = 0;
+};
+
+struct Spread {
+  double median = 0;
+  double least = 0;
+  double most = 0;
+};
+
+Spread spread_of(std::vector<float> times) {
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times.front(), times.back()};
+}
+
+using UniqueTimer = cuda::UniqueHandle<cudaEvent_t, cudaEventDestroy>;
+UniqueTimer make_timer() {
+  cudaEvent_t event = nullptr;
+  PENSTOCK_CUDA_CHECK(cudaEventCreate(&event));
+  return UniqueTimer(event);
+}
+
+/// Milliseconds on `stream` of what `enqueue` puts there.
+Spread measure(cudaStream_t stream, const std::function<void()>& enqueue, int runs = kRuns) {
+  const UniqueTimer begin = make_timer();
+  const UniqueTimer end = make_timer();
+  std::vector<float> times;
+  for (int i = -3; i < runs; ++i) {
+    PENSTOCK_CUDA_CHECK(cudaEventRecord(begin.get(), stream));
+    enqueue();
+    PENSTOCK_CUDA_CHECK(cudaEventRecord(end.get(), stream));
+    PENSTOCK_CUDA_CHECK(cudaEventSynchronize(end.get()));
+    float milliseconds = 0;
+    PENSTOCK_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+    if (i >= 0) times.push_back(milliseconds);
+  }
+  return spread_of(times);
+}
+
+void report(const std::string& what, const std::string& table, std::int64_t tokens,
+            const Spread& spread) {
+  const double gigabytes = static_cast<double>(tokens) * kColumns * kRowBytes / 1e6;
+  std::printf(
+      "{\"what\": \"%s\", \"table\": \"%s\", \"tokens\": %lld, \"ms\": %.5f, \"min\": %.5f, "
+      "\"max\": %.5f, \"gbps\": %.1f}\n",
+      what.c_str(), table.c_str(), static_cast<long long>(tokens), spread.median, spread.least,
+      spread.most, gigabytes / spread.median);
+  std::fflush(stdout);
+}
+
+TableView record_view(const std::byte* data, std::int64_t rows, bool in_host_memory) {
+  TableView view;
+  view.values[0] = data;
+  view.scales[0] = data + 256;
+  view.rows_per_part = view.row_end = view.num_rows = rows;
+  view.value_stride = view.scale_stride = 264;
+  view.head_dim = 256;
+  view.column_end = view.local_columns = kColumns;
+  view.in_host_memory = in_host_memory;
+  return view;
+}
+
+/// One table, its ids, and everything that is read from it.
+class LookupBench {
+ public:
+  LookupBench(std::string name, TableView view, Device device)
+      : name_(std::move(name)),
+        view_(view),
+        device_(device),
+        ids_(device, view.num_rows),
+        out_(Buffer::allocate(device, kMaxTokens * kColumns * 512)),
+        multiprocessors_(cuda::multiprocessors(device)) {
+    cudaStream_t stream = nullptr;
+    PENSTOCK_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    stream_ = cuda::UniqueStream(stream);
+  }
+
+  void read(std::int64_t tokens, RowFormat format, cudaStream_t stream) {
+    const auto bytes =
+        static_cast<std::size_t>(tokens * kColumns * staging_row_bytes(view_, format));
+    gather_rows(view_, ids(tokens), format, out_.as<std::byte>().first(bytes), device_,
+                StreamRef(stream));
+  }
+
+  void read_planned(std::int64_t tokens, RowFormat format, const detail::GatherPlan& plan,
+                    cudaStream_t stream) {
+    detail::gather_rows_planned(view_, ids(tokens), format, out_.data(), nullptr, plan,
+                                StreamRef(stream));
+  }
+
+  /// The engines' kernel over the same bytes, taken as split arrays.
+  void read_baseline(std::int64_t tokens, bool is_half_grid, cudaStream_t stream) {
+    const int rows = static_cast<int>(tokens) * kColumns;
+    const int tiles = (rows + kBaselineRows - 1) / kBaselineRows;
+    const int cap = is_half_grid ? multiprocessors_ / 2 : multiprocessors_;
+    const auto* values = reinterpret_cast<const std::uint8_t*>(view_.values[0]);
+    cuda::launch("baseline_kernel", baseline_kernel, {std::min(tiles, cap), kBaselineThreads},
+                 StreamRef(stream), values, values + view_.num_rows * 256, ids_.next(),
+                 reinterpret_cast<std::uint16_t*>(out_.data()), rows);
+  }
+
+  void compare(std::int64_t tokens) {
+    const bool has_baseline = view_.num_parts == 1;
+    if (has_baseline) {
+      report("baseline full grid", name_, tokens,
+             measure(stream(), [&] { read_baseline(tokens, false, stream()); }));
+      report("baseline half grid", name_, tokens,
+             measure(stream(), [&] { read_baseline(tokens, true, stream()); }));
+    }
+    report("penstock bf16", name_, tokens,
+           measure(stream(), [&] { read(tokens, RowFormat::Bf16, stream()); }));
+    report("penstock packed", name_, tokens,
+           measure(stream(), [&] { read(tokens, RowFormat::Packed, stream()); }));
+  }
+
+  /// Layers of a captured step, one after another, as microseconds a layer.
+  void compare_in_graph(std::int64_t tokens) {
+    if (view_.num_parts == 1) {
+      report("graph of 16: baseline full grid", name_, tokens,
+             graph_of_16([&] { read_baseline(tokens, false, stream()); }));
+    }
+    report("graph of 16: penstock bf16", name_, tokens,
+           graph_of_16([&] { read(tokens, RowFormat::Bf16, stream()); }));
+  }
+
+  void sweep(const std::vector<detail::GatherPlan>& plans, RowFormat format) {
+    for (const detail::GatherPlan& plan : plans) {
+      const std::string what = "sweep " +
+                               std::string(format == RowFormat::Bf16 ? "bf16 " : "packed ") +
+                               std::to_string(plan.blocks) + "x" + std::to_string(plan.threads) +
+                               " rows " + std::to_string(plan.rows_per_warp);
+      report(what, name_, kMaxTokens,
+             measure(stream(), [&] { read_planned(kMaxTokens, format, plan, stream()); }, 9));
+    }
+  }
+
+  cudaStream_t stream() const { return stream_.get(); }
+  int multiprocessors() const { return multiprocessors_; }
+
+ private:
+  RowIds ids(std::int64_t tokens) {
+    return {.data = ids_.next(), .tokens = tokens, .columns = kColumns, .token_stride = kColumns};
+  }
+
+  Spread graph_of_16(const std::function<void()>& enqueue) {
+    constexpr int kLayers = 16;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    PENSTOCK_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < kLayers; ++i) enqueue();
+    PENSTOCK_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
+    PENSTOCK_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    Spread spread =
+        measure(stream(), [&] { PENSTOCK_CUDA_CHECK(cudaGraphLaunch(executable, stream())); });
+    PENSTOCK_CUDA_CHECK(cudaGraphExecDestroy(executable));
+    PENSTOCK_CUDA_CHECK(cudaGraphDestroy(graph));
+    for (double* value : {&spread.median, &spread.least, &spread.most}) *value /= kLayers;
+    return spread;
+  }
+
+  std::string name_;
+  TableView view_;
+  Device device_;
+  IdSets ids_;
+  Buffer out_;
+  int multiprocessors_;
+  cuda::UniqueStream stream_;
+};
+
+/// The model's own work: 12 products of 8192 x 8192 x 4096 on a stream of the highest priority.
+class GemmChain {
+ public:
+  explicit GemmChain(Device device)
+      : matmul_(device),
+        x_(Buffer::zeros(device, 2 * kM * kK)),
+        w_(Buffer::zeros(device, 2 * kN * kK)),
+        out_(Buffer::allocate(device, 2 * kM * kN)),
+        workspace_(Buffer::allocate(device, cuda::Matmul::kWorkspaceBytes)) {
+    for (const Buffer* buffer : {&x_, &w_}) {
+      cuda::launch("fill_kernel", fill_kernel, {1024, 256}, {},
+                   reinterpret_cast<std::uint64_t*>(buffer->data()),
+                   static_cast<std::int64_t>(buffer->bytes() / 8));
+    }
+    PENSTOCK_CUDA_CHECK(cudaDeviceSynchronize());
+    int lowest = 0;
+    int highest = 0;
+    PENSTOCK_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    cudaStream_t stream = nullptr;
+    PENSTOCK_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+    stream_ = cuda::UniqueStream(stream);
+  }
+
+  void enqueue() {
+    for (int i = 0; i < 12; ++i) {
+      matmul_.run({.m = kM, .n = kN, .k = kK}, x_.as<BF16>().data(), w_.as<BF16>().data(),
+                  out_.as<BF16>().data(), workspace_.as<std::byte>(), StreamRef(stream()));
+    }
+  }
+  cudaStream_t stream() const { return stream_.get(); }
+
+ private:
+  static constexpr std::int64_t kM = 8192;
+  static constexpr std::int64_t kN = 8192;
+  static constexpr std::int64_t kK = 4096;
+  cuda::Matmul matmul_;
+  Buffer x_;
+  Buffer w_;
+  Buffer out_;
+  Buffer workspace_;
+  cuda::UniqueStream stream_;
+};
+
+/// What a read hidden behind the model's work costs the model.
+void measure_interference(LookupBench& bench, const std::string& name) {
+  if (!cuda::has_matmul()) {
+    std::printf("{\"skipped\": \"interference\", \"why\": \"no libcublasLt\"}\n");
+    return;
+  }
+  GemmChain chain(Device::cuda(0));
+  const cuda::UniqueStream side = cuda::make_background_stream();
+  const cuda::UniqueEvent fork = cuda::make_event();
+  const cuda::UniqueEvent join = cuda::make_event();
+  const double alone = measure(chain.stream(), [&] { chain.enqueue(); }, 11).median;
+  const auto beside = [&](const std::string& what, const std::function<void()>& read) {
+    const double read_alone = measure(side.get(), read, 5).median;
+    const Spread spread = measure(
+        chain.stream(),
+        [&] {
+          PENSTOCK_CUDA_CHECK(cudaEventRecord(fork.get(), chain.stream()));
+          PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(side.get(), fork.get(), 0));
+          read();
+          PENSTOCK_CUDA_CHECK(cudaEventRecord(join.get(), side.get()));
+          chain.enqueue();
+          PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(chain.stream(), join.get(), 0));
+        },
+        11);
+    std::printf(
+        "{\"what\": \"beside GEMMs: %s\", \"table\": \"%s\", \"gemms_alone_ms\": %.4f, "
+        "\"read_alone_ms\": %.4f, \"together_ms\": %.4f, \"slowed_percent\": %.2f, "
+        "\"hidden_percent\": %.2f}\n",
+        what.c_str(), name.c_str(), alone, read_alone, spread.median,
+        (spread.median / alone - 1) * 100,
+        (1 - std::max(0.0, spread.median - alone) / read_alone) * 100);
+    std::fflush(stdout);
+  };
+  beside("baseline half grid", [&] { bench.read_baseline(kMaxTokens, true, side.get()); });
+  beside("penstock default", [&] { bench.read(kMaxTokens, RowFormat::Bf16, side.get()); });
+  for (const detail::GatherPlan plan : std::vector<detail::GatherPlan>{{1, 1024, 4},
+                                                                       {1, 1024, 8},
+                                                                       {2, 1024, 1},
+                                                                       {2, 1024, 2},
+                                                                       {2, 1024, 4},
+                                                                       {2, 512, 8},
+                                                                       {4, 256, 4},
+                                                                       {4, 512, 2},
+                                                                       {4, 1024, 1},
+                                                                       {4, 1024, 2},
+                                                                       {8, 256, 4},
+                                                                       {8, 1024, 1}}) {
+    beside(std::to_string(plan.blocks) + "x" + std::to_string(plan.threads) + " rows " +
+               std::to_string(plan.rows_per_warp),
+           [&] { bench.read_planned(kMaxTokens, RowFormat::Bf16, plan, side.get()); });
+  }
+}
+
+void bench_device(std::int64_t bytes) {
+  const Device device = Device::cuda(0);
+  const Buffer memory = Buffer::allocate(device, static_cast<std::size_t>(bytes));
+  cuda::launch("fill_kernel", fill_kernel, {1024, 256}, {},
+               reinterpret_cast<std::uint64_t*>(memory.data()), bytes / 8);
+  PENSTOCK_CUDA_CHECK(cudaDeviceSynchronize());
+  LookupBench bench("device", record_view(memory.data(), bytes / 264, false), device);
+  for (const std::int64_t tokens : {8192, 4096, 1024, 256, 64, 8, 1}) bench.compare(tokens);
+  for (const std::int64_t tokens : {64, 8, 1}) bench.compare_in_graph(tokens);
+  const int all = bench.multiprocessors();
+  std::vector<detail::GatherPlan> plans;
+  for (const int rows : {1, 2, 4, 8}) {
+    for (const int per : {2, 4, 6, 8}) plans.push_back({all * per, 256, rows});
+    plans.push_back({all * 16, 128, rows});
+    plans.push_back({all * 2, 1024, rows});
+  }
+  bench.sweep(plans, RowFormat::Bf16);
+  bench.sweep(plans, RowFormat::Packed);
+}
+
+Table open_random(std::int64_t bytes, Placement placement, Device device, Communicator* group) {
+  const std::int64_t rows = bytes / 264;
+  TableSpec spec{.layer_id = 1, .head_sizes = {}, .num_rows = rows, .head_dim = 256};
+  for (std::int64_t column = 0; column < kColumns; ++column) {
+    spec.head_sizes.push_back((column + 1) * rows / kColumns - column * rows / kColumns);
+  }
+  return Table::open(spec, make_random_rows(1, 1, rows, 256),
+                     {.placement = placement, .device = device, .group = group});
+}
+
+void report_table(const Table& table) {
+  std::printf(
+      "{\"what\": \"open\", \"table\": \"%s\", \"backing\": \"%s\", \"bytes\": %lld, "
+      "\"seconds\": %.2f}\n",
+      std::string(to_string(table.status().placement)).c_str(), table.status().backing.c_str(),
+      static_cast<long long>(table.status().resident_bytes), table.status().load_seconds);
+  std::fflush(stdout);
+}
+
+void bench_host(std::int64_t bytes, Placement placement) {
+  const Device device = Device::cuda(0);
+  const Table table = open_random(bytes, placement, device, nullptr);
+  report_table(table);
+  const std::string name(to_string(placement));
+  LookupBench bench(name, table.view(), device);
+  for (const std::int64_t tokens : {8192, 1024, 256, 64, 8, 1}) bench.compare(tokens);
+  for (const std::int64_t tokens : {64, 8, 1}) bench.compare_in_graph(tokens);
+  bench.sweep({{1, 1024, 1},
+               {1, 1024, 4},
+               {2, 1024, 1},
+               {2, 1024, 2},
+               {2, 1024, 4},
+               {4, 1024, 1},
+               {4, 1024, 2},
+               {4, 1024, 4},
+               {8, 1024, 1},
+               {66, 256, 1},
+               {1056, 256, 1}},
+              RowFormat::Bf16);
+  measure_interference(bench, name);
+}
+
+/// All ranks read at once; every rank's half of the rows is remote.
+void bench_peer(std::int64_t bytes) {
+  const int ranks = cuda_device_count();
+  if (ranks < 2) {
+    std::printf("{\"skipped\": \"peer\", \"why\": \"one GPU\"}\n");
+    return;
+  }
+  const auto group = make_thread_group(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const Device device = Device::cuda(rank);
+        PENSTOCK_CUDA_CHECK(cudaSetDevice(rank));
+        Communicator& comm = *group[static_cast<std::size_t>(rank)];
+        const Table table = open_random(bytes, Placement::Peer, device, &comm);
+        if (rank == 0) report_table(table);
+        LookupBench bench("peer, all ranks, rank " + std::to_string(rank), table.view(), device);
+        for (const std::int64_t tokens : {8192, 1024, 64, 1}) {
+          comm.barrier();
+          bench.compare(tokens);
+        }
+        comm.barrier();
+        if (rank == 0) {
+          const int all = bench.multiprocessors();
+          bench.sweep({{all * 4, 256, 1},
+                       {all * 8, 256, 1},
+                       {all * 8, 256, 2},
+                       {all * 6, 256, 4},
+                       {all * 4, 256, 8},
+                       {all * 2, 1024, 2}},
+                      RowFormat::Bf16);
+        }
+        comm.barrier();
+      } catch (const Error& error) {
+        std::printf("{\"failed\": \"peer rank %d\", \"why\": \"%s\"}\n", rank, error.what());
+        group[static_cast<std::size_t>(rank)]->abort(error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+int run(int argc, char** argv) {
+  std::int64_t gib = 24;
+  std::string parts = "device,host_shared,peer";
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--gib") == 0) gib = std::atoll(argv[i + 1]);
+    if (std::strcmp(argv[i], "--parts") == 0) parts = argv[i + 1];
+  }
+  const auto wants = [&](const char* part) {
+    return ("," + parts + ",").find("," + std::string(part) + ",") != std::string::npos;
+  };
+  cudaDeviceProp properties{};
+  PENSTOCK_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  std::printf("{\"machine\": \"%s\", \"gpus\": %d, \"threads\": %u, \"gib\": %lld, \"runs\": %d}\n",
+              properties.name, cuda_device_count(), std::thread::hardware_concurrency(),
+              static_cast<long long>(gib), kRuns);
+  if (wants("device")) bench_device(gib << 30);
+  if (wants("host_shared")) bench_host(gib << 30, Placement::HostShared);
+  if (wants("host")) bench_host(gib << 30, Placement::Host);
+  if (wants("peer")) bench_peer(gib << 30);
+  return 0;
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  try {
+    return penstock::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_lookup_bench: %s\n", error.what());
+    return 1;
+  }
+}
