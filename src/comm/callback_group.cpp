@@ -15,6 +15,7 @@
 
 #include "comm/agreement.hpp"
 #include "comm/copy_bytes.hpp"
+#include "comm/linked_group.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 
@@ -125,14 +126,16 @@ bool read_message(std::span<const std::byte> message, Round& round) {
 
 class CallbackCommunicator final : public Communicator {
  public:
-  CallbackCommunicator(int rank, int size, std::shared_ptr<CallbackGroup> group)
-      : rank_(rank),
+  CallbackCommunicator(std::string_view engine, int rank, int size,
+                       std::shared_ptr<CallbackGroup> group)
+      : engine_(engine),
+        rank_(rank),
         size_(size),
         group_(std::move(group)) {}
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
-  std::string_view engine() const noexcept override { return "callbacks"; }
+  std::string_view engine() const noexcept override { return engine_; }
 
   void all_gather(std::span<const std::byte> in, std::span<std::byte> out,
                   StreamRef /*stream*/) override {
@@ -216,8 +219,9 @@ class CallbackCommunicator final : public Communicator {
     if (mine < 0) return nullptr;
     if (!part->callbacks().all_gather) refuse(Collective::Split, "no all_gather");
     group_->add_part(part);
-    return std::make_unique<CallbackCommunicator>(
-        static_cast<int>(place), static_cast<int>(groups[to_size(mine)].size()), std::move(part));
+    return std::make_unique<CallbackCommunicator>(engine_, static_cast<int>(place),
+                                                  static_cast<int>(groups[to_size(mine)].size()),
+                                                  std::move(part));
   }
 
   void abort(std::string_view cause) noexcept override {
@@ -311,12 +315,23 @@ class CallbackCommunicator final : public Communicator {
     return blocks;
   }
 
+  const std::string_view engine_;  ///< A literal.
   const int rank_;
   const int size_;
   const std::shared_ptr<CallbackGroup> group_;
 };
 
 }  // namespace
+
+namespace detail {
+
+std::unique_ptr<Communicator> make_named_communicator(std::string_view engine, int rank, int size,
+                                                      CommCallbacks callbacks) {
+  return std::make_unique<CallbackCommunicator>(
+      engine, rank, size, std::make_shared<CallbackGroup>(std::move(callbacks)));
+}
+
+}  // namespace detail
 
 std::unique_ptr<Communicator> make_callback_communicator(int rank, int size,
                                                          CommCallbacks callbacks) {
@@ -325,8 +340,7 @@ std::unique_ptr<Communicator> make_callback_communicator(int rank, int size,
       fmt::format("make_callback_communicator: rank {} of {}, must be in [0, size)", rank, size));
   expects(static_cast<bool>(callbacks.all_gather),
           "make_callback_communicator: all_gather is empty, must be given");
-  return std::make_unique<CallbackCommunicator>(
-      rank, size, std::make_shared<CallbackGroup>(std::move(callbacks)));
+  return detail::make_named_communicator("callbacks", rank, size, std::move(callbacks));
 }
 
 }  // namespace penstock

@@ -4,19 +4,13 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <memory>
-#include <mutex>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "comm/copy_bytes.hpp"
-#include "comm/peer_links.hpp"
+#include "comm/linked_group.hpp"
 #include "comm/socket.hpp"
 #include "comm/startup.hpp"
 #include "penstock/core/error.hpp"
@@ -25,7 +19,7 @@ namespace penstock {
 namespace {
 
 using detail::Deadline;
-using detail::PeerLinks;
+using detail::LinkedGroup;
 using detail::Transfer;
 using Bytes = CommCallbacks::Bytes;
 
@@ -89,120 +83,36 @@ bool receive_lane(int socket, Lane& lane) {
   return true;
 }
 
-class SocketGroup;
-
-/// The groups of one rank that were split off one another. A rank that fails in one of them has
-/// failed in all, and whoever hears of it first must not be taken for the cause.
-class Family {
- public:
-  void add(const std::shared_ptr<SocketGroup>& group);
-  void fail(int world_rank, const std::string& cause) noexcept;
-
-  /// "rank 3 of the whole group failed: ...", or empty.
-  std::string first_failure() const noexcept {
-    const std::lock_guard lock(mutex_);
-    return first_failure_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::weak_ptr<SocketGroup>> groups_;
-  std::string first_failure_;
-};
-
-/// One rank's connections. Moves byte strings; what they mean is the callbacks engine's business.
-class SocketGroup {
+/// Sends over the data connections of a mesh.
+class SocketGroup final : public LinkedGroup {
  public:
   SocketGroup(detail::Mesh mesh, int rank, std::vector<int> world_ranks,
-              detail::SocketAddress local, std::shared_ptr<Family> family,
+              const detail::SocketAddress& local, std::shared_ptr<detail::GroupFamily> family,
               const CommOptions& options)
-      : family_(std::move(family)),
-        links_(rank, std::move(mesh.links), std::move(world_ranks)),
-        data_(std::move(mesh.data)),
-        local_(local),
-        options_(options) {}
-  ~SocketGroup() { links_.leave(num_calls_, family_->first_failure()); }
-  SocketGroup(const SocketGroup&) = delete;
-  SocketGroup& operator=(const SocketGroup&) = delete;
-
-  int rank() const { return links_.rank(); }
-  int size() const { return links_.size(); }
-  const detail::SocketAddress& local() const { return local_; }
-  const CommOptions& options() const { return options_; }
-  PeerLinks& links() { return links_; }
-
-  std::vector<Bytes> all_gather(std::span<const std::byte> mine) {
-    return exchange(std::vector<std::span<const std::byte>>(to_size(size()), mine));
-  }
-
-  std::vector<Bytes> all_to_all(const std::vector<Bytes>& for_each_rank) {
-    return exchange({for_each_rank.begin(), for_each_rank.end()});
-  }
-
-  void abort(std::string_view cause) noexcept {
-    fail({.rank = rank(), .calls = num_calls_, .is_departure = false, .cause = std::string(cause)});
-  }
-
-  /// World rank `world_rank` failed in another group; nothing if it is not of this one.
-  void hear_of(int world_rank, const std::string& cause) noexcept {
-    const auto& ranks = links_.world_ranks();
-    const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
-    if (found == ranks.end()) return;
-    links_.fail({.rank = static_cast<int>(found - ranks.begin()),
-                 .calls = num_calls_,
-                 .is_departure = false,
-                 .cause = cause});
-  }
-
-  /// Throws PeerFailed if a rank is known not to finish the call under way.
-  void check() {
-    const auto failure = links_.failure(num_calls_);
-    if (!failure) return;
-    fail(*failure);
-    links_.raise(*failure);
-  }
-
-  /// Throws PeerFailed: the connection to `peer` has closed, and the call under way needs it.
-  [[noreturn]] void lose(int peer) {
-    links_.await_last_words(peer);
-    const auto parting = links_.parting(peer, num_calls_);
-    links_.fail(parting);
-    check();
-    links_.raise(parting);
-  }
-
-  /// The connections of the group `mine` of `groups`, lists of ranks of this one; nothing for -1.
-  std::shared_ptr<SocketGroup> split(const std::vector<std::vector<int>>& groups, int mine);
+      : LinkedGroup(rank, std::move(mesh.links), std::move(world_ranks), local, std::move(family),
+                    options),
+        data_(std::move(mesh.data)) {}
 
  private:
-  /// Sends out[r] to rank r and gives what came from it. Waits for both at once, so that ranks that
-  /// all send before they receive do not block each other.
-  std::vector<Bytes> exchange(const std::vector<std::span<const std::byte>>& out) {
-    try {
-      return exchange_or_throw(out);
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      abort(error.what());
-      throw;
-    }
-  }
-
-  std::vector<Bytes> exchange_or_throw(const std::vector<std::span<const std::byte>>& out) {
-    const Deadline deadline = std::chrono::steady_clock::now() + options_.deadline;
-    links_.read_news();
-    check();
+  std::vector<Bytes> transfer(const Outgoing& out) override {
+    const Deadline deadline = std::chrono::steady_clock::now() + options().deadline;
     std::vector<Lane> lanes(to_size(size()));
     for (std::size_t r = 0; r < lanes.size(); ++r) {
       lanes[r].out = out[r];
-      lanes[r].out_header = {.call = num_calls_, .bytes = out[r].size()};
+      lanes[r].out_header = {.call = num_calls(), .bytes = out[r].size()};
     }
     while (advance(lanes)) wait(lanes, deadline);
-    ++num_calls_;
     std::vector<Bytes> in;
     for (Lane& lane : lanes) in.push_back(std::move(lane.in));
-    in[to_size(rank())].assign(out[to_size(rank())].begin(), out[to_size(rank())].end());
     return in;
+  }
+
+  detail::MeshKind mesh_kind() const override { return detail::MeshKind::LinksAndData; }
+  void prepare_split(std::size_t /*num_parts*/) override {}
+  std::shared_ptr<LinkedGroup> make_part(detail::Mesh mesh, int /*part*/, int place,
+                                         std::vector<int> world_ranks) override {
+    return std::make_shared<SocketGroup>(std::move(mesh), place, std::move(world_ranks), local(),
+                                         family(), options());
   }
 
   /// Moves what can be moved. False when nothing is left to do.
@@ -220,13 +130,6 @@ class SocketGroup {
     return is_waiting;
   }
 
-  /// Tells the others, in this group and, unless `peer` merely left it, in all of the family.
-  void fail(const PeerLinks::Failure& failure) noexcept {
-    links_.fail(failure);
-    if (failure.is_departure) return;
-    family_->fail(links_.world_ranks()[to_size(failure.rank)], failure.cause);
-  }
-
   void wait(const std::vector<Lane>& lanes, Deadline deadline) {
     std::vector<pollfd> waiting;
     for (int r = 0; r < size(); ++r) {
@@ -237,131 +140,37 @@ class SocketGroup {
                          .events = static_cast<std::int16_t>(events),
                          .revents = 0});
     }
-    links_.add_to(waiting);
+    links().add_to(waiting);
     const int ready = ::poll(waiting.data(), waiting.size(), detail::poll_timeout(deadline));
-    links_.read_news();
     check();
-    if (ready == 0) give_up(lanes);
+    if (ready == 0) give_up(find_late(lanes));
   }
 
-  /// The deadline has passed. A rank from which nothing came is to blame before one that is slow.
-  void give_up(const std::vector<Lane>& lanes) {
-    const auto first = [&](const auto& is_late) {
-      for (int r = 0; r < size(); ++r) {
-        if (r != rank() && is_late(lanes[to_size(r)])) return std::optional(r);
-      }
-      return std::optional<int>();
-    };
-    auto late = first([](const Lane& lane) { return !lane.is_received(); });
-    if (!late) late = first([](const Lane& lane) { return !lane.is_sent(); });
-    fail({.rank = late.value_or(rank()),
-          .calls = num_calls_,
-          .is_departure = false,
-          .cause = fmt::format("did not answer within {} ms", options_.deadline.count())});
-    check();
-  }
-
-  const std::shared_ptr<Family> family_;
-  PeerLinks links_;
-  std::vector<detail::UniqueFd> data_;
-  const detail::SocketAddress local_;
-  const CommOptions options_;
-  std::atomic<std::uint64_t> num_calls_ = 0;  ///< Finished ones.
-};
-
-void Family::add(const std::shared_ptr<SocketGroup>& group) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
-  groups_.push_back(group);
-}
-
-void Family::fail(int world_rank, const std::string& cause) noexcept {
-  std::vector<std::shared_ptr<SocketGroup>> groups;  // released after the lock
-  const std::lock_guard lock(mutex_);
-  if (first_failure_.empty()) {
-    first_failure_ = fmt::format("rank {} of the whole group failed: {}", world_rank, cause);
-  }
-  for (const auto& weak : groups_) {
-    if (auto group = weak.lock()) groups.push_back(std::move(group));
-  }
-  for (const auto& group : groups) group->hear_of(world_rank, cause);
-}
-
-/// Lets the ranks of a group connect once more, for a part of it.
-class GroupChannel final : public detail::StartupChannel {
- public:
-  explicit GroupChannel(SocketGroup& group) : group_(group) {}
-
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-  detail::SocketAddress local() const override { return group_.local(); }
-
-  std::vector<Bytes> all_gather(std::span<const std::byte> mine) override {
-    return group_.all_gather(mine);
-  }
-
-  void add_to(std::vector<pollfd>& waiting) const override { group_.links().add_to(waiting); }
-
-  void check() override {
-    group_.links().read_news();
-    group_.check();
-    for (int r = 0; r < size(); ++r) {
-      if (r != rank() && group_.links().is_gone(r)) group_.lose(r);
+  /// A rank from which nothing came is to blame before one that is slow to take.
+  int find_late(const std::vector<Lane>& lanes) const {
+    int late = rank();
+    for (int r = size() - 1; r >= 0; --r) {
+      if (r != rank() && !lanes[to_size(r)].is_sent()) late = r;
     }
+    for (int r = size() - 1; r >= 0; --r) {
+      if (r != rank() && !lanes[to_size(r)].is_received()) late = r;
+    }
+    return late;
   }
 
- private:
-  SocketGroup& group_;
+  std::vector<detail::UniqueFd> data_;
 };
-
-std::shared_ptr<SocketGroup> SocketGroup::split(const std::vector<std::vector<int>>& groups,
-                                                int mine) {
-  const std::vector<int> members = mine < 0 ? std::vector<int>() : groups[to_size(mine)];
-  GroupChannel channel(*this);
-  try {
-    detail::Mesh mesh =
-        detail::connect_mesh(channel, members, detail::MeshKind::LinksAndData, options_);
-    if (mine < 0) return nullptr;
-    std::vector<int> world_ranks;
-    for (const int r : members) world_ranks.push_back(links_.world_ranks()[to_size(r)]);
-    const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
-    auto part = std::make_shared<SocketGroup>(std::move(mesh), static_cast<int>(place),
-                                              std::move(world_ranks), local_, family_, options_);
-    family_->add(part);
-    return part;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::PeerFailed) abort(error.what());
-    throw;
-  } catch (const std::exception& error) {
-    abort(error.what());
-    throw;
-  }
-}
-
-CommCallbacks make_callbacks(const std::shared_ptr<SocketGroup>& group) {
-  return {
-      .all_gather = [group](std::span<const std::byte> mine) { return group->all_gather(mine); },
-      .all_to_all = [group](const std::vector<Bytes>& blocks) { return group->all_to_all(blocks); },
-      .barrier = {},
-      .abort = [group](std::string_view cause) { group->abort(cause); },
-      .split =
-          [group](const std::vector<std::vector<int>>& groups, int mine) {
-            const auto part = group->split(groups, mine);
-            return part ? make_callbacks(part) : CommCallbacks{};
-          },
-  };
-}
 
 std::unique_ptr<Communicator> connect_group(detail::StartupChannel& channel,
                                             const CommOptions& options) {
   std::vector<int> ranks(to_size(channel.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   detail::Mesh mesh = detail::connect_mesh(channel, ranks, detail::MeshKind::LinksAndData, options);
-  auto family = std::make_shared<Family>();
+  auto family = std::make_shared<detail::GroupFamily>();
   auto group = std::make_shared<SocketGroup>(std::move(mesh), channel.rank(), std::move(ranks),
                                              channel.local(), family, options);
   family->add(group);
-  return make_callback_communicator(channel.rank(), channel.size(), make_callbacks(group));
+  return make_callback_communicator(channel.rank(), channel.size(), detail::make_callbacks(group));
 }
 
 }  // namespace

@@ -88,15 +88,18 @@ int sleep_for_ever(const Launch&, Arguments) {
 /// for N microseconds after the start or after the meeting.
 class Job {
  public:
-  Job(const Launch& launch, Arguments arguments)
+  using Join = std::function<std::unique_ptr<Communicator>()>;
+
+  Job(const Launch& launch, Arguments arguments, Join join)
       : launch_(launch),
+        join_(std::move(join)),
         is_victim_(launch.rank == std::atoi(arguments[0])),
         point_(arguments[1]) {}
 
   void run() {
     die_on_time("start:");
     at("before-join");
-    comm_ = join_launch(launch_);
+    comm_ = join_();
     at("joined");
     die_on_time("after:");
     part_ = comm_->split(launch_.rank % 2, launch_.rank);
@@ -139,6 +142,7 @@ class Job {
   }
 
   const Launch& launch_;
+  const Join join_;
   const bool is_victim_;
   const std::string point_;
   std::unique_ptr<Communicator> comm_;
@@ -146,9 +150,28 @@ class Job {
 };
 
 int run_job(const Launch& launch, Arguments arguments) {
-  Job(launch, arguments).run();
+  Job(launch, arguments, [&] { return join_launch(launch); }).run();
   std::fprintf(stderr, "done\n");
   return 0;
+}
+
+int report(const Error& error) {
+  std::fprintf(stderr, "heard %lld %s: %s\n", now_us(),
+               std::string(to_string(error.code())).c_str(), error.what());
+  return error.code() == ErrorCode::PeerFailed ? kExitPeerFailed : kExitOwnFailure;
+}
+
+/// The same with the mpi engine, under mpirun.
+int run_mpi_job(const Launch& launch, Arguments arguments) {
+  try {
+    Job(launch, arguments, [] { return make_mpi_communicator(); }).run();
+    return 0;
+  } catch (const Error& error) {
+    const int code = report(error);
+    // mpirun kills the others as soon as one ends, also those that are about to speak.
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    return code;
+  }
 }
 
 int run(Arguments arguments) {
@@ -157,8 +180,9 @@ int run(Arguments arguments) {
     int (*run)(const Launch&, Arguments);
   };
   const std::vector<Scenario> scenarios{
-      {"greet", greet}, {"throw", throw_once},     {"ignore", ignore_everything},
-      {"nest", nest},   {"sleep", sleep_for_ever}, {"job", run_job},
+      {"greet", greet},         {"throw", throw_once},     {"ignore", ignore_everything},
+      {"nest", nest},           {"sleep", sleep_for_ever}, {"job", run_job},
+      {"mpi-job", run_mpi_job},
   };
   const auto launch = detect_launch();
   if (!launch || arguments.size() < 2) return kExitOwnFailure;
@@ -177,10 +201,7 @@ int main(int argc, char** argv) {
   try {
     return penstock::run({argv, static_cast<std::size_t>(argc)});
   } catch (const penstock::Error& error) {
-    std::fprintf(stderr, "heard %lld %s: %s\n", penstock::now_us(),
-                 std::string(to_string(error.code())).c_str(), error.what());
-    return error.code() == penstock::ErrorCode::PeerFailed ? penstock::kExitPeerFailed
-                                                           : penstock::kExitOwnFailure;
+    return penstock::report(error);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "failed %s\n", error.what());
     return penstock::kExitOwnFailure;
