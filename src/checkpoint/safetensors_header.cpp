@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "checkpoint/strict_json.hpp"
+#include "checkpoint/tensor_bytes.hpp"
 #include "penstock/checkpoint/safetensors.hpp"
 
 namespace penstock {
@@ -64,17 +65,6 @@ std::vector<std::int64_t> shape_of(const Entry& entry) {
   return sizes;
 }
 
-/// Bytes that dtype and shape ask for; nothing if that passes 64 bits.
-std::optional<std::uint64_t> needed_bytes(DType dtype, const std::vector<std::int64_t>& shape) {
-  auto bytes = static_cast<std::uint64_t>(element_bytes(dtype));
-  if (std::ranges::find(shape, 0) != shape.end()) return 0;
-  for (const std::int64_t size : shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
-      return std::nullopt;
-  }
-  return bytes;
-}
-
 TensorInfo parse_entry(const Entry& entry) {
   if (!entry.value.is_object()) {
     entry.refuse(fmt::format("is {}, needed: an object", printable(entry.value)));
@@ -89,10 +79,10 @@ TensorInfo parse_entry(const Entry& entry) {
   if (end < info.begin)
     entry.refuse(fmt::format("data_offsets [{}, {}] run backwards", info.begin, end));
   info.bytes = end - info.begin;
-  const auto needed = needed_bytes(info.dtype, info.shape);
+  const auto needed = detail::tensor_bytes(info.dtype, info.shape);
   if (needed != info.bytes) {
     entry.refuse(fmt::format("data_offsets span {} bytes, needed: {} for {} [{}]", info.bytes,
-                             needed ? std::to_string(*needed) : "more than 2^64",
+                             needed ? std::to_string(*needed) : "whole bytes below 2^61",
                              to_string(info.dtype), fmt::join(info.shape, ", ")));
   }
   return info;

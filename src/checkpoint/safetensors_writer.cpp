@@ -9,22 +9,12 @@
 #include "checkpoint/output_file.hpp"
 #include "checkpoint/safetensors_limits.hpp"
 #include "checkpoint/strict_json.hpp"
+#include "checkpoint/tensor_bytes.hpp"
 #include "penstock/checkpoint/safetensors.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock {
 namespace {
-
-std::uint64_t tensor_bytes(const TensorInfo& tensor) {
-  auto bytes = static_cast<std::uint64_t>(element_bytes(tensor.dtype));
-  for (const std::int64_t size : tensor.shape) {
-    const bool fits =
-        size >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
-    expects(fits, fmt::format("SafetensorsWriter: tensor {} has a negative or too large shape",
-                              detail::in_quotes(tensor.name)));
-  }
-  return bytes;
-}
 
 /// Places the tensors one after another.
 void place(std::vector<TensorInfo>& tensors) {
@@ -35,7 +25,12 @@ void place(std::vector<TensorInfo>& tensors) {
         tensor.name != "__metadata__" && names.insert(tensor.name).second,
         fmt::format("SafetensorsWriter: tensor name {} is taken", detail::in_quotes(tensor.name)));
     tensor.begin = end;
-    tensor.bytes = tensor_bytes(tensor);
+    const auto bytes = detail::tensor_bytes(tensor.dtype, tensor.shape);
+    expects(bytes.has_value(),
+            fmt::format("SafetensorsWriter: tensor {} is {} [{}], needed: whole bytes below 2^61",
+                        detail::in_quotes(tensor.name), to_string(tensor.dtype),
+                        fmt::join(tensor.shape, ", ")));
+    tensor.bytes = *bytes;
     expects(tensor.bytes <= std::numeric_limits<std::int64_t>::max() - end,
             "SafetensorsWriter: the tensors together pass 2^63 bytes");
     end += tensor.bytes;

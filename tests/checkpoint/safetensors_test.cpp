@@ -27,9 +27,12 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-constexpr std::array kEveryDType{DType::Bool,   DType::U8,     DType::I8,    DType::I16, DType::I32,
-                                 DType::I64,    DType::F16,    DType::BF16,  DType::F32, DType::F64,
-                                 DType::F8E4M3, DType::F8E5M2, DType::F8E8M0};
+constexpr std::array kEveryDType{DType::Bool,   DType::U8,         DType::U16,    DType::U32,
+                                 DType::U64,    DType::I8,         DType::I16,    DType::I32,
+                                 DType::I64,    DType::F16,        DType::BF16,   DType::F32,
+                                 DType::F64,    DType::C64,        DType::F8E4M3, DType::F8E4M3FNUZ,
+                                 DType::F8E5M2, DType::F8E5M2FNUZ, DType::F8E8M0, DType::F6E2M3,
+                                 DType::F6E3M2, DType::F4};
 
 /// A random set of tensors with their bytes: names with every kind of character, sizes down to 0.
 struct RandomModel {
@@ -50,8 +53,10 @@ struct RandomModel {
         info.shape.push_back(static_cast<std::int64_t>(below(7)));
       }
       std::string bytes;
-      const auto size = static_cast<std::size_t>(info.num_elements()) *
-                        static_cast<std::size_t>(element_bytes(info.dtype));
+      // A last dimension that makes whole bytes of any type.
+      if (element_bits(info.dtype) % 8 != 0) info.shape.push_back(4);
+      const auto size =
+          static_cast<std::size_t>(info.num_elements() * element_bits(info.dtype) / 8);
       for (std::size_t b = 0; b < size; ++b) bytes += static_cast<char>(random());
       plain[info.name] = {std::string(to_string(info.dtype)), info.shape, bytes};
       infos.push_back(std::move(info));

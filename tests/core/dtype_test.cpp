@@ -4,6 +4,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <string>
+
+#include "penstock/core/error.hpp"
 
 namespace penstock {
 namespace {
@@ -28,11 +32,24 @@ TEST(ToBf16, RoundsTiesToEvenAndKeepsSubnormals) {
   EXPECT_EQ(to_bf16(std::nanf("")).bits, 0x7FC0);
 }
 
-TEST(DType, NamesAreInvertible) {
-  for (const DType dtype : {DType::Bool, DType::U8, DType::BF16, DType::F8E4M3, DType::F8E8M0}) {
-    EXPECT_EQ(parse_dtype(to_string(dtype)), dtype);
+TEST(DType, NamesAndWidthsAreThoseOfSafetensors) {
+  const std::map<std::string, int> bits_of_name{
+      {"BOOL", 8},        {"U8", 8},      {"U16", 16},        {"U32", 32},    {"U64", 64},
+      {"I8", 8},          {"I16", 16},    {"I32", 32},        {"I64", 64},    {"F16", 16},
+      {"BF16", 16},       {"F32", 32},    {"F64", 64},        {"C64", 64},    {"F8_E4M3", 8},
+      {"F8_E4M3FNUZ", 8}, {"F8_E5M2", 8}, {"F8_E5M2FNUZ", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6},
+      {"F6_E3M2", 6},     {"F4", 4}};
+  for (const auto& [name, bits] : bits_of_name) {
+    const auto dtype = parse_dtype(name);
+    ASSERT_TRUE(dtype) << name;
+    EXPECT_EQ(to_string(*dtype), name);
+    EXPECT_EQ(element_bits(*dtype), bits) << name;
+    if (bits % 8 == 0) {
+      EXPECT_EQ(element_bytes(*dtype), bits / 8) << name;
+    }
   }
-  EXPECT_EQ(parse_dtype("F4"), std::nullopt);
+  EXPECT_EQ(parse_dtype("u8"), std::nullopt);
+  EXPECT_THROW(element_bytes(DType::F4), Error);
 }
 
 }  // namespace

@@ -9,10 +9,36 @@
 
 namespace penstock {
 
-/// Element types of tensors. Names and widths as in the safetensors format.
-enum class DType { Bool, U8, I8, I16, I32, I64, F16, BF16, F32, F64, F8E4M3, F8E5M2, F8E8M0 };
+/// Element types of tensors: all that the safetensors format knows, with its names and widths.
+enum class DType {
+  Bool,
+  U8,
+  U16,
+  U32,
+  U64,
+  I8,
+  I16,
+  I32,
+  I64,
+  F16,
+  BF16,
+  F32,
+  F64,
+  C64,
+  F8E4M3,
+  F8E4M3FNUZ,
+  F8E5M2,
+  F8E5M2FNUZ,
+  F8E8M0,
+  F6E2M3,
+  F6E3M2,
+  F4
+};
 
-/// Bytes of one element.
+/// Bits of one element.
+int element_bits(DType dtype);
+
+/// Bytes of one element. Errors: Unsupported for a type whose elements share bytes.
 int element_bytes(DType dtype);
 
 /// The safetensors spelling, for example "F8_E4M3".
