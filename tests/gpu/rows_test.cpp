@@ -243,7 +243,7 @@ TEST(Tables, ThatDoNotFitAreOutOfMemoryAndNothingStays) {
   }
   std::size_t after = 0;
   PENSTOCK_CUDA_CHECK(cudaMemGetInfo(&after, &total));
-  EXPECT_EQ(before, after);
+  EXPECT_GE(after, before);  // the driver may have given a page of its own back meanwhile
 }
 
 TEST(Tables, OfSeveralRanksShareHostMemoryThatEveryGpuReads) {

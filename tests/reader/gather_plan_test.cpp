@@ -8,7 +8,10 @@ namespace {
 constexpr int kMultiprocessors = 132;
 
 GatherProblem problem(std::int64_t tokens, bool in_host_memory, int requested_blocks = 0) {
-  return {tokens * 24, in_host_memory, kMultiprocessors, requested_blocks};
+  return {.rows = tokens * 24,
+          .in_host_memory = in_host_memory,
+          .multiprocessors = kMultiprocessors,
+          .requested_blocks = requested_blocks};
 }
 
 TEST(GatherPlan, GivesEachOfFewRowsAWarpOfItsOwn) {
@@ -31,6 +34,20 @@ TEST(GatherPlan, FillsEveryMultiprocessorForManyRowsOfGpuMemory) {
   const GatherPlan plan = plan_gather(problem(8192, false));
   EXPECT_EQ(plan.blocks % kMultiprocessors, 0);
   EXPECT_GE(plan.rows_per_warp, 2);
+}
+
+TEST(GatherPlan, HasFewerRowsInFlightWhereTheyAreTurnedIntoBf16) {
+  GatherProblem packed = problem(8192, false);
+  GatherProblem bf16 = packed;
+  bf16.writes_bf16 = true;
+  EXPECT_LT(plan_gather(bf16).rows_per_warp, plan_gather(packed).rows_per_warp);
+}
+
+TEST(GatherPlan, ReadsOtherGpusWithBigBlocks) {
+  GatherProblem spread = problem(8192, false);
+  spread.is_spread = true;
+  EXPECT_EQ(plan_gather(spread).threads, 1024);
+  EXPECT_EQ(plan_gather(spread).blocks, 2 * kMultiprocessors);
 }
 
 TEST(GatherPlan, LaunchesAtLeastOneBlockAndNeverMoreThanThereAreRowsFor) {

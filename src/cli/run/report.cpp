@@ -86,9 +86,12 @@ struct LayerSummary {
 
 std::string describe_engram_run(const json& report) {
   std::map<int, LayerSummary> layers;
+  // Ranks that are threads measure the one process that they share.
+  const bool shares_process = report["engine"] == "threads";
   std::int64_t growth = 0;
   for (const json& rank : report["ranks"]) {
-    growth += rank["memory_growth_bytes"].get<std::int64_t>();
+    const auto mine = rank["memory_growth_bytes"].get<std::int64_t>();
+    growth = shares_process ? std::max(growth, mine) : growth + mine;
     for (const json& layer : rank["layers"]) layers[layer["layer"].get<int>()].add(rank, layer);
   }
   const json& first = report["ranks"][0];

@@ -9,6 +9,8 @@ namespace penstock::detail {
 struct GatherProblem {
   std::int64_t rows = 0;  ///< Staging rows of the largest read that the launch serves.
   bool in_host_memory = false;
+  bool is_spread = false;    ///< Over several GPUs.
+  bool writes_bf16 = false;  ///< Else row records are passed on.
   int multiprocessors = 0;
   int requested_blocks = 0;  ///< 0: choose.
 };
@@ -22,22 +24,26 @@ struct GatherPlan {
 
 /// Chooses the grid. A pure function, so that it is tested without a GPU.
 ///
-/// Source: docs/measurements.md, "Rows read by the GPU". A few rows are bound by latency: one row
-/// per warp and many small blocks. Many rows of a host table are bound by address translation,
+/// Source: docs/measurements/2026-11-30-h200.md, the sweeps. A few rows are bound by latency: one
+/// row per warp and many small blocks. Many rows of a host table are bound by address translation,
 /// which four big blocks saturate; they take the fewest multiprocessors from the model's kernels.
-/// Many rows of GPU memory are bound by the reads in flight: all multiprocessors, several rows
-/// per warp.
+/// Many rows of GPU memory are bound by the reads in flight: all multiprocessors, several rows per
+/// warp, fewer of them where the rows that are written take registers too.
 constexpr GatherPlan plan_gather(const GatherProblem& problem) {
   constexpr std::int64_t kFewRows = 4096;  // 170 tokens of 24 columns
   constexpr GatherPlan kFew{0, 128, 1};
   constexpr GatherPlan kHost{4, 1024, 2};
-  constexpr int kBlocksPerMultiprocessor = 6;  // what 40 registers a thread leave room for
   GatherPlan plan = kFew;
   std::int64_t cap = kFewRows;
-  if (problem.rows > kFewRows) {
-    plan = problem.in_host_memory ? kHost : GatherPlan{0, 256, 4};
-    cap = problem.in_host_memory ? kHost.blocks
-                                 : std::int64_t{kBlocksPerMultiprocessor} * problem.multiprocessors;
+  if (problem.rows > kFewRows && problem.in_host_memory) {
+    plan = kHost;
+    cap = kHost.blocks;
+  } else if (problem.rows > kFewRows && problem.is_spread) {
+    plan = {0, 1024, 2};
+    cap = std::int64_t{2} * problem.multiprocessors;
+  } else if (problem.rows > kFewRows) {
+    plan = {0, 256, problem.writes_bf16 ? 2 : 4};
+    cap = std::int64_t{8} * problem.multiprocessors;
   }
   if (problem.requested_blocks > 0) cap = problem.requested_blocks;
   const std::int64_t rows_per_block = std::int64_t{plan.threads} / 32 * plan.rows_per_warp;

@@ -101,6 +101,8 @@ void gather_rows_cuda(const TableView& table, const RowIds& ids, RowFormat forma
   const cuda::DeviceGuard guard(device);
   const GatherPlan plan = plan_gather({.rows = rows,
                                        .in_host_memory = table.in_host_memory,
+                                       .is_spread = table.num_parts > 1,
+                                       .writes_bf16 = format == RowFormat::Bf16,
                                        .multiprocessors = cuda::multiprocessors(device),
                                        .requested_blocks = options.blocks});
   gather_rows_planned(table, ids, format, out, options.num_tokens, plan, stream);

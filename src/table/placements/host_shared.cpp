@@ -52,8 +52,7 @@ class SharedShardOpening {
       const UniqueFd fd =
           stages_.is_creator() ? memory_->read_only_fd() : receive_fd(address_, stop);
       check_shared_memory(fd.get(), bytes_);
-      *region_ = HostRegion(Mapping::shared(fd.get(), bytes_, Access::Read), request_.device,
-                            Access::Read, stop);
+      readable_ = Mapping::shared(fd.get(), bytes_, Access::Read);
       return std::string();
     });
     server_.reset();  // everybody has the descriptor
@@ -78,6 +77,13 @@ class SharedShardOpening {
     });
   }
 
+  void pin() {
+    stages_.run(Stage::Pin, [&](const StopFlag& stop) {
+      *region_ = HostRegion(std::move(readable_), request_.device, Access::Read, stop);
+      return std::string();
+    });
+  }
+
   std::shared_ptr<const HostRegion> region() const { return region_; }
 
  private:
@@ -89,6 +95,7 @@ class SharedShardOpening {
   std::optional<SharedMemory> memory_;
   std::optional<FdServer> server_;
   Mapping writable_;
+  Mapping readable_;
 };
 
 }  // namespace
@@ -100,6 +107,7 @@ PlacedShard place_host_shared(const ShardRequest& request, StageRunner& stages) 
   opening.map();
   opening.load();
   opening.seal();
+  opening.pin();
   const auto region = opening.region();
   region->mapping().prefault_for_reading();
   PlacedShard placed;

@@ -100,6 +100,7 @@ std::string_view to_string(Stage stage) {
     case Stage::Map: return "map";
     case Stage::Load: return "load";
     case Stage::Seal: return "seal";
+    case Stage::Pin: return "pin";
   }
   throw Error(ErrorCode::Internal, "to_string: not a Stage");
 }

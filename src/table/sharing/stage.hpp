@@ -16,9 +16,10 @@ enum class Stage {
   Agree,    ///< All ranks compare their arguments.
   Create,   ///< Rank 0 makes the memory.
   Reserve,  ///< Rank 0 takes every page of it.
-  Map,      ///< All ranks map it, and pin it where a GPU reads it.
+  Map,      ///< All ranks map it.
   Load,     ///< Rank 0 fills it.
   Seal,     ///< Rank 0 gives up writing; then all may read.
+  Pin,      ///< All ranks register it where a GPU reads it: a seal is refused to pinned pages.
 };
 
 std::string_view to_string(Stage stage);
