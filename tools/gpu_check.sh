@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Tests and measures Penstock on a machine with GPUs, from programs that were built elsewhere.
-# Usage: tools/gpu_check.sh PROGRAMS OUT [GIB]
+# Usage: tools/gpu_check.sh PROGRAMS OUT [GIB [PART...]]
 #   PROGRAMS  folder with gpu_tests and gpu_lookup_bench
 #   OUT       folder for the logs
 #   GIB       size of the measured tables (default 24)
+#   PART      device, host_shared, host, peer: what is measured (default: all but host)
 # Every step has a time limit; the exit status is that of the tests.
 set -u
 programs=$1 out=$2 gib=${3:-24}
+parts=("${@:4}")
+[ ${#parts[@]} = 0 ] && parts=(device host_shared peer)
 mkdir -p "$out"
 
 # cuBLASLt is opened at run time; it may lie in a Python package only.
@@ -40,7 +43,7 @@ else
   echo "no compute-sanitizer here"
 fi
 
-for part in device host_shared peer; do
+for part in "${parts[@]}"; do
   step "bench_$part" 110 "$programs/gpu_lookup_bench" --gib "$gib" --parts "$part"
   cat "$out/bench_$part.log"
 done

@@ -35,10 +35,14 @@ constexpr int kIdSets = 24;
 constexpr std::int64_t kMaxTokens = 8192;
 constexpr double kRowBytes = 264;
 
-__global__ void fill_kernel(std::uint64_t* words, std::int64_t count) {
+// Masks of random words: e4m3 codes that are numbers, and bf16 numbers below 1.
+constexpr std::uint64_t kNoNan = 0x7E7E7E7E7E7E7E7EULL;
+constexpr std::uint64_t kBelowOne = 0xBF7FBF7FBF7FBF7FULL;
+
+__global__ void fill_kernel(std::uint64_t* words, std::int64_t count, std::uint64_t mask) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += std::int64_t{gridDim.x} * blockDim.x) {
-    words[i] = (static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15ULL) & 0x7E7E7E7E7E7E7E7EULL;
+    words[i] = (static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15ULL) & mask;
   }
 }
 
@@ -253,7 +257,7 @@ class GemmChain {
     for (const Buffer* buffer : {&x_, &w_}) {
       cuda::launch("fill_kernel", fill_kernel, {1024, 256}, {},
                    reinterpret_cast<std::uint64_t*>(buffer->data()),
-                   static_cast<std::int64_t>(buffer->bytes() / 8));
+                   static_cast<std::int64_t>(buffer->bytes() / 8), kBelowOne);
     }
     PENSTOCK_CUDA_CHECK(cudaDeviceSynchronize());
     int lowest = 0;
@@ -341,7 +345,7 @@ void bench_device(std::int64_t bytes) {
   const Device device = Device::cuda(0);
   const Buffer memory = Buffer::allocate(device, static_cast<std::size_t>(bytes));
   cuda::launch("fill_kernel", fill_kernel, {1024, 256}, {},
-               reinterpret_cast<std::uint64_t*>(memory.data()), bytes / 8);
+               reinterpret_cast<std::uint64_t*>(memory.data()), bytes / 8, kNoNan);
   PENSTOCK_CUDA_CHECK(cudaDeviceSynchronize());
   LookupBench bench("device", record_view(memory.data(), bytes / 264, false), device);
   for (const std::int64_t tokens : {8192, 4096, 1024, 256, 64, 8, 1}) bench.compare(tokens);

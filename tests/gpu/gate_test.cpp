@@ -99,7 +99,9 @@ TEST(SanitizerGate, IsThatOfTheCpuWithinTheToleranceAndKeepsMaskedRows) {
         const float value = to_float(expected[i]);
         ASSERT_NEAR(to_float(found[i]), value, 0.01F + 0.01F * std::abs(value))
             << shape.dim << " at " << i;
-        if (has_mask && gate.mask[i / copies] == 0) ASSERT_EQ(found[i].bits, gate.hidden[i].bits);
+        if (has_mask && gate.mask[i / copies] == 0) {
+          ASSERT_EQ(found[i].bits, gate.hidden[i].bits);
+        }
       }
     }
   }

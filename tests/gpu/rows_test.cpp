@@ -177,35 +177,46 @@ TEST(SanitizerRows, OfTokensPastTheCountOnTheDeviceAreNotWritten) {
   }
 }
 
-/// Opens a peer table on `ranks` threads, rank r on GPU r % GPUs, and reads it on every rank.
-void read_as_peers(int ranks, const oracle::WholeTable& whole) {
-  const auto group = make_thread_group(ranks);
-  const Table cpu = open(whole, Placement::Host, Device::cpu());
-  const auto ids = mixed_ids(whole, 65);
-  const int gpus = cuda_device_count();
+/// Calls `body(rank)` on a thread per rank; an exception fails the test and frees the other ranks.
+template <typename Body>
+void run_ranks(std::vector<std::unique_ptr<Communicator>>& group, const Body& body) {
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      const Device device = Device::cuda(rank % gpus);
-      PENSTOCK_CUDA_CHECK(cudaSetDevice(device.index));
-      Communicator& comm = *group[static_cast<std::size_t>(rank)];
-      const Table table = open(whole, Placement::Peer, device, {}, &comm);
-      EXPECT_EQ(table.view().num_parts, ranks);
-      for (const RowFormat format : kFormats) {
-        Buffer device_ids = Buffer::allocate(device, ids.size() * sizeof(std::int32_t));
-        copy_bytes(device_ids, std::as_bytes(std::span(ids)));
-        const Bytes expected = read_on_cpu(cpu, ids, 65, format);
-        const Buffer out = Buffer::zeros(device, expected.size());
-        gather_rows(table.view(), row_ids(device_ids.as<std::int32_t>().data(), 65, 5), format,
-                    out.as<std::byte>(), device);
-        Bytes found(expected.size());
-        copy_bytes(found, out);
-        EXPECT_EQ(found, expected) << "rank " << rank;
+  for (const auto& comm : group) {
+    threads.emplace_back([&body, rank = comm.get()] {
+      try {
+        body(*rank);
+      } catch (const std::exception& error) {
+        rank->abort(error.what());
+        ADD_FAILURE() << "rank " << rank->rank() << ": " << error.what();
       }
-      comm.barrier();
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+/// Opens a peer table on `ranks` threads, rank r on GPU r % GPUs, and reads it on every rank.
+void read_as_peers(int ranks, const oracle::WholeTable& whole) {
+  auto group = make_thread_group(ranks);
+  const Table cpu = open(whole, Placement::Host, Device::cpu());
+  const auto ids = mixed_ids(whole, 65);
+  const int gpus = cuda_device_count();
+  run_ranks(group, [&](Communicator& comm) {
+    const Device device = Device::cuda(comm.rank() % gpus);
+    PENSTOCK_CUDA_CHECK(cudaSetDevice(device.index));
+    const Table table = open(whole, Placement::Peer, device, {}, &comm);
+    EXPECT_EQ(table.view().num_parts, ranks);
+    for (const RowFormat format : kFormats) {
+      Buffer device_ids = Buffer::allocate(device, ids.size() * sizeof(std::int32_t));
+      copy_bytes(device_ids, std::as_bytes(std::span(ids)));
+      const Bytes expected = read_on_cpu(cpu, ids, 65, format);
+      const Buffer out = Buffer::zeros(device, expected.size());
+      gather_rows(table.view(), row_ids(device_ids.as<std::int32_t>().data(), 65, 5), format,
+                  out.as<std::byte>(), device);
+      Bytes found(expected.size());
+      copy_bytes(found, out);
+      EXPECT_EQ(found, expected) << "rank " << comm.rank();
+    }
+  });
 }
 
 TEST(PeerRows, AreThoseOfTheCpuOnEveryRank) {
@@ -248,18 +259,14 @@ TEST(Tables, ThatDoNotFitAreOutOfMemoryAndNothingStays) {
 
 TEST(Tables, OfSeveralRanksShareHostMemoryThatEveryGpuReads) {
   const auto whole = test::make_whole_table(256, kHeads);
-  const auto group = make_thread_group(2);
+  auto group = make_thread_group(2);
   const Table cpu = open(whole, Placement::Host, Device::cpu());
   const auto ids = mixed_ids(whole, 20);
-  std::vector<std::thread> threads;
-  for (const auto& member : group) {
-    threads.emplace_back([&, comm = member.get()] {
-      PENSTOCK_CUDA_CHECK(cudaSetDevice(0));
-      const Table table = open(whole, Placement::HostShared, kGpu, {}, comm);
-      expect_same_rows(table, cpu, ids, 20);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  run_ranks(group, [&](Communicator& comm) {
+    PENSTOCK_CUDA_CHECK(cudaSetDevice(kGpu.index));
+    const Table table = open(whole, Placement::HostShared, kGpu, {}, &comm);
+    expect_same_rows(table, cpu, ids, 20);
+  });
 }
 
 }  // namespace
