@@ -21,6 +21,6 @@ if(PENSTOCK_WERROR)
 endif()
 
 if(PENSTOCK_SANITIZE)
-  target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
+  target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-O1;-g1>")
   target_link_options(penstock_flags INTERFACE "-fsanitize=${PENSTOCK_SANITIZE}")
 endif()

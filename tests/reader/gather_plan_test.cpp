@@ -24,9 +24,9 @@ TEST(GatherPlan, GivesEachOfFewRowsAWarpOfItsOwn) {
   }
 }
 
-TEST(GatherPlan, TakesFourBigBlocksForManyRowsOfHostMemory) {
+TEST(GatherPlan, TakesTwoBigBlocksForManyRowsOfHostMemory) {
   const GatherPlan plan = plan_gather(problem(8192, true));
-  EXPECT_EQ(plan.blocks, 4);
+  EXPECT_EQ(plan.blocks, 2);
   EXPECT_EQ(plan.threads, 1024);
 }
 

@@ -26,13 +26,13 @@ struct GatherPlan {
 ///
 /// Source: docs/measurements/2026-11-30-h200.md, the sweeps. A few rows are bound by latency: one
 /// row per warp and many small blocks. Many rows of a host table are bound by address translation,
-/// which four big blocks saturate; they take the fewest multiprocessors from the model's kernels.
+/// which two big blocks saturate; they take the fewest multiprocessors from the model's kernels.
 /// Many rows of GPU memory are bound by the reads in flight: all multiprocessors, several rows per
 /// warp, fewer of them where the rows that are written take registers too.
 constexpr GatherPlan plan_gather(const GatherProblem& problem) {
   constexpr std::int64_t kFewRows = 4096;  // 170 tokens of 24 columns
   constexpr GatherPlan kFew{0, 128, 1};
-  constexpr GatherPlan kHost{4, 1024, 2};
+  constexpr GatherPlan kHost{2, 1024, 4};
   GatherPlan plan = kFew;
   std::int64_t cap = kFewRows;
   if (problem.rows > kFewRows && problem.in_host_memory) {
