@@ -1,7 +1,7 @@
 // What the ranks of the multi-process tests run: rank_program SCENARIO [ARGUMENT...].
 // Exit codes: 0 done, 3 a rank's own failure, 4 another rank failed.
 
-#include <sys/wait.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -21,6 +21,7 @@
 #include "penstock/comm/communicator.hpp"
 #include "penstock/comm/launch.hpp"
 #include "penstock/comm/launcher.hpp"
+#include "penstock/comm/nodes.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock {
@@ -81,6 +82,20 @@ int nest(const Launch&, Arguments) {
 
 int sleep_for_ever(const Launch&, Arguments) {
   std::this_thread::sleep_for(std::chrono::minutes(5));
+  return 0;
+}
+
+/// Finds the nodes and prints the one of each rank. Ranks from FIRST on move to a machine of their
+/// own, as far as sharing memory goes.
+int print_nodes(const Launch& launch, Arguments arguments) {
+  if (launch.rank >= std::atoi(arguments[0]) && ::unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0) {
+    std::fprintf(stderr, "no right to make a namespace\n");
+  }
+  const auto comm = join_launch(launch);
+  std::string line = "nodes";
+  for (const int node : find_nodes(*comm).node_of_rank) line += " " + std::to_string(node);
+  std::fprintf(stderr, "%s\n", line.c_str());
+  comm->barrier();
   return 0;
 }
 
@@ -182,7 +197,7 @@ int run(Arguments arguments) {
   const std::vector<Scenario> scenarios{
       {"greet", greet},         {"throw", throw_once},     {"ignore", ignore_everything},
       {"nest", nest},           {"sleep", sleep_for_ever}, {"job", run_job},
-      {"mpi-job", run_mpi_job},
+      {"mpi-job", run_mpi_job}, {"nodes", print_nodes},
   };
   const auto launch = detect_launch();
   if (!launch || arguments.size() < 2) return kExitOwnFailure;
