@@ -118,6 +118,14 @@ std::unique_ptr<Communicator> make_solo_communicator();
 /// Errors: Unsupported if built without PENSTOCK_WITH_MPI.
 std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options = {});
 
+/// The ranks of `host`, each with a CUDA device of its own, joined by NCCL. `host` lives in host
+/// memory, carries the id, objects and barriers, and must outlive the result.
+///
+/// Sizes are checked on each rank by itself; only the exchange of objects compares ranks.
+/// Collective: over `host`.
+/// Errors:     Unsupported if built without PENSTOCK_WITH_NCCL or if libnccl.so.2 cannot be opened.
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device device);
+
 /// What a host framework brings: everything else is made of these. All are called by every rank of
 /// the group in the same order, and block until they have their answer.
 struct CommCallbacks {
