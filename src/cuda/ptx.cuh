@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 // Single instructions that CUDA C++ has no word for, each named after what it does.
 namespace penstock::cuda {
 
@@ -23,6 +25,25 @@ __device__ inline uint2 load_or_zero(bool condition, const uint2* address) {
       : "=r"(value.x), "=r"(value.y)
       : "l"(address), "r"(static_cast<int>(condition)));
   return value;
+}
+
+/// A word that other devices and the host write; what they wrote before it is then visible too.
+__device__ inline std::uint32_t load_acquire(const std::uint32_t* address) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+/// The other side of load_acquire.
+__device__ inline void store_release(std::uint32_t* address, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+/// Time of a clock that all multiprocessors share.
+__device__ inline std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
 }
 
 }  // namespace penstock::cuda

@@ -1,0 +1,154 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "cuda/device_guard.hpp"
+#include "cuda/launch.cuh"
+#include "gate/gate_kernels.cuh"
+#include "gate/one_shot_cuda.hpp"
+#include "gate/peer_memory_cuda.hpp"
+#include "penstock/core/error.hpp"
+
+namespace penstock::detail {
+namespace {
+
+/// Blocks of a launch: few enough to run together beside anything, for they wait for other ranks.
+constexpr int kMostBlocks = 64;
+
+constexpr std::size_t kAlignment = 256;
+
+constexpr std::size_t round_up(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Where the parts of a rank's shared block lie. Equal on all ranks.
+struct Layout {
+  std::int64_t rank_stride = 0;  ///< Elements of one rank's part of a half.
+  std::int64_t half_stride = 0;
+  std::size_t flags = 0;  ///< Byte offsets.
+  std::size_t counters = 0;
+  std::size_t bytes = 0;
+};
+
+Layout layout_of(std::int64_t output_size, int ranks) {
+  Layout layout;
+  const std::int64_t rows = (output_size + ranks - 1) / ranks + kVectorElements;
+  layout.rank_stride = kOneShotTokens * (rows / kVectorElements) * kVectorElements;
+  layout.half_stride = ranks * layout.rank_stride;
+  layout.flags = round_up(static_cast<std::size_t>(2 * layout.half_stride) * sizeof(BF16));
+  layout.counters =
+      layout.flags + round_up(static_cast<std::size_t>(ranks) * sizeof(std::uint32_t));
+  layout.bytes = layout.counters + round_up(3 * sizeof(std::uint32_t));
+  return layout;
+}
+
+struct HostFree {
+  void operator()(int* word) const { static_cast<void>(cudaFreeHost(word)); }
+};
+
+std::unique_ptr<int, HostFree> make_host_word() {
+  int* word = nullptr;
+  PENSTOCK_CUDA_CHECK(cudaHostAlloc(&word, sizeof(int), cudaHostAllocPortable));
+  *word = 0;
+  return std::unique_ptr<int, HostFree>(word);
+}
+
+bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+class OneShotGather final : public IdenticalGather {
+ public:
+  OneShotGather(int rank, int ranks, std::int64_t largest, std::unique_ptr<PeerMemory> memory)
+      : rank_(rank),
+        ranks_(ranks),
+        largest_(largest),
+        layout_(layout_of(largest, ranks)),
+        memory_(std::move(memory)) {
+    const cuda::DeviceGuard guard(device());
+    missing_rank_ = make_host_word();
+    cuda::load_kernel(one_shot_kernel);
+  }
+
+  bool fits(const GateShape& shape) const override {
+    if (shape.gating != GatingType::Elementwise || shape.output_size > largest_) return false;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      if (even_share(shape.output_size, ranks_, rank).end % kVectorElements != 0) return false;
+    }
+    return true;
+  }
+
+  std::int64_t max_tokens() const override { return kOneShotTokens; }
+
+  void run(const IdenticalGatherCall& call, StreamRef stream) override {
+    if (const int missing = *static_cast<volatile int*>(missing_rank_.get()); missing != 0) {
+      throw Error(ErrorCode::PeerFailed, "GateLinear: rank " + std::to_string(missing - 1) +
+                                             " did not come to a gather of identical rows");
+    }
+    if (call.tokens == 0) return;
+    expects(is_aligned(call.attn) && is_aligned(call.out),
+            "GateLinear: attn_out and out need to be aligned to 16 bytes");
+    const cuda::DeviceGuard guard(device());
+    const OneShotArguments arguments = arguments_of(call);
+    const std::int64_t vectors = call.tokens * arguments.rows[rank_] / kVectorElements;
+    const std::int64_t blocks = (vectors + kOneShotThreads - 1) / kOneShotThreads;
+    cuda::launch("one_shot_kernel", one_shot_kernel,
+                 {.blocks = static_cast<int>(std::clamp<std::int64_t>(blocks, 1, kMostBlocks)),
+                  .threads = kOneShotThreads},
+                 stream, arguments);
+  }
+
+ private:
+  Device device() const { return memory_->own().device(); }
+
+  OneShotArguments arguments_of(const IdenticalGatherCall& call) const {
+    OneShotArguments arguments;
+    arguments.rank = rank_;
+    arguments.ranks = ranks_;
+    arguments.tokens = call.tokens;
+    arguments.width = call.shape.output_size;
+    arguments.z = call.z;
+    arguments.attn = call.attn;
+    arguments.out = call.out;
+    arguments.half_stride = layout_.half_stride;
+    arguments.rank_stride = layout_.rank_stride;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const IndexRange rows = even_share(call.shape.output_size, ranks_, rank);
+      arguments.first_row[rank] = rows.begin;
+      arguments.rows[rank] = rows.size();
+      arguments.staging[rank] = reinterpret_cast<BF16*>(memory_->of(rank));
+      arguments.flags[rank] = reinterpret_cast<std::uint32_t*>(memory_->of(rank) + layout_.flags);
+    }
+    auto* counters = reinterpret_cast<std::uint32_t*>(memory_->own().data() + layout_.counters);
+    arguments.round = counters;
+    arguments.arrived = counters + 1;
+    arguments.departed = counters + 2;
+    arguments.missing_rank = missing_rank_.get();
+    return arguments;
+  }
+
+  int rank_;
+  int ranks_;
+  std::int64_t largest_;
+  Layout layout_;
+  std::unique_ptr<PeerMemory> memory_;
+  std::unique_ptr<int, HostFree> missing_rank_;
+};
+
+}  // namespace
+
+std::unique_ptr<IdenticalGather> make_one_shot_gather(Communicator& comm, const GateShape& largest,
+                                                      Device device) {
+  if (comm.size() > kOneShotRanks) return nullptr;
+  const Layout layout = layout_of(largest.output_size, comm.size());
+  // Zeros: every rank has finished round 0.
+  auto own = std::make_shared<Buffer>(Buffer::zeros(device, layout.bytes));
+  auto memory = PeerMemory::share(comm, std::move(own));
+  if (!memory) return nullptr;
+  return std::make_unique<OneShotGather>(comm.rank(), comm.size(), largest.output_size,
+                                         std::move(memory));
+}
+
+}  // namespace penstock::detail

@@ -1,0 +1,146 @@
+// Every rank holds some columns of the weight. A block of tokens is cut by columns and exchanged,
+// multiplied into partial sums for the tokens of all ranks, and the sums are added over the ranks.
+
+#include <numeric>
+#include <vector>
+
+#include "gate/strategies/strategies.hpp"
+
+namespace penstock::detail {
+namespace {
+
+struct Buffers {
+  std::span<BF16> sent;          ///< For each rank its columns of this rank's tokens.
+  std::span<BF16> received;      ///< From each rank this rank's columns of its tokens.
+  std::span<std::byte> partial;  ///< [P, tokens, G], zero where a rank has fewer tokens.
+  std::span<std::byte> sum;      ///< [tokens, G]
+  std::span<std::byte> scratch;
+};
+
+Buffers take(const GateContext& gate, std::int64_t tokens, Arena& arena) {
+  const std::int64_t width = gate.shape.output_size * element_bytes(gate.k_shard_sums);
+  const std::int64_t columns = gate.columns_of(gate.rank).size();
+  return {.sent = arena.take<BF16>(tokens * gate.shape.hidden_size),
+          .received = arena.take<BF16>(gate.ranks * tokens * columns),
+          .partial = arena.take<std::byte>(gate.ranks * tokens * width),
+          .sum = arena.take<std::byte>(tokens * width),
+          .scratch =
+              arena.take<std::byte>(static_cast<std::int64_t>(gate.operations->product_bytes()))};
+}
+
+/// One block of tokens on its way through the group.
+class Block {
+ public:
+  Block(const GateContext& gate, const GateRun& run, const Buffers& buffers, std::int64_t begin,
+        std::int64_t tokens)
+      : gate_(gate),
+        run_(run),
+        buffers_(buffers),
+        begin_(begin),
+        tokens_(tokens) {}
+
+  void exchange_columns() const {
+    std::vector<std::int64_t> in_bytes;
+    std::vector<std::int64_t> out_bytes;
+    std::int64_t sent = 0;
+    for (int rank = 0; rank < gate_.ranks; ++rank) {
+      const IndexRange columns = gate_.columns_of(rank);
+      pack(columns, sent);
+      in_bytes.push_back(mine() * columns.size() * kBytes);
+      out_bytes.push_back(tokens_of(rank) * my_columns() * kBytes);
+      sent += mine() * columns.size();
+    }
+    const auto used = [](std::span<BF16> buffer, const std::vector<std::int64_t>& bytes) {
+      const auto sum = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+      return std::as_writable_bytes(buffer).first(static_cast<std::size_t>(sum));
+    };
+    gate_.comm->all_to_all_v(used(buffers_.sent, in_bytes), in_bytes,
+                             used(buffers_.received, out_bytes), out_bytes, run_.stream);
+  }
+
+  void multiply() const {
+    std::int64_t received = 0;
+    for (int rank = 0; rank < gate_.ranks; ++rank) {
+      const std::int64_t count = tokens_of(rank);
+      std::byte* partial = buffers_.partial.data() + rank * tokens_ * sum_bytes();
+      gate_.operations->product({.m = count, .n = gate_.shape.output_size, .k = my_columns()},
+                                buffers_.received.data() + received, gate_.weight(), partial,
+                                gate_.k_shard_sums, buffers_.scratch, run_.stream);
+      gate_.operations->zero({partial + count * sum_bytes(),
+                              static_cast<std::size_t>((tokens_ - count) * sum_bytes())},
+                             run_.stream);
+      received += count * my_columns();
+    }
+  }
+
+  void add_and_gate() const {
+    const auto size = [&](std::int64_t rows) {
+      return static_cast<std::size_t>(rows * sum_bytes());
+    };
+    gate_.comm->reduce_scatter(buffers_.partial.first(size(gate_.ranks * tokens_)),
+                               buffers_.sum.first(size(tokens_)), gate_.k_shard_sums, run_.stream);
+    run_.rows.visit(
+        {begin_, begin_ + mine()}, [&](std::int64_t row, std::int64_t offset, std::int64_t count) {
+          gate_.operations->multiply({.data = buffers_.sum.data() + offset * sum_bytes(),
+                                      .dtype = gate_.k_shard_sums,
+                                      .stride = gate_.shape.output_size,
+                                      .tokens = count,
+                                      .rows = gate_.shape.output_size},
+                                     run_.target(gate_, row, 0), run_.stream);
+        });
+  }
+
+ private:
+  static constexpr std::int64_t kBytes = sizeof(BF16);
+
+  std::int64_t tokens_of(int rank) const {
+    return tokens_in_block(run_.counts[static_cast<std::size_t>(rank)], begin_, tokens_);
+  }
+  std::int64_t mine() const { return tokens_of(gate_.rank); }
+  std::int64_t my_columns() const { return gate_.columns_of(gate_.rank).size(); }
+  std::int64_t sum_bytes() const {
+    return gate_.shape.output_size * element_bytes(gate_.k_shard_sums);
+  }
+
+  /// Puts `columns` of this rank's tokens into `sent`, from element `at` on.
+  void pack(IndexRange columns, std::int64_t at) const {
+    auto* to = reinterpret_cast<std::byte*>(buffers_.sent.data() + at);
+    const std::int64_t row_bytes = columns.size() * kBytes;
+    run_.rows.visit({begin_, begin_ + mine()},
+                    [&](std::int64_t row, std::int64_t offset, std::int64_t count) {
+                      const BF16* from = run_.x(gate_, row) + columns.begin;
+                      gate_.operations->copy_rows({.from = reinterpret_cast<const std::byte*>(from),
+                                                   .from_stride = gate_.shape.hidden_size * kBytes,
+                                                   .to = to + offset * row_bytes,
+                                                   .to_stride = row_bytes,
+                                                   .row_bytes = row_bytes,
+                                                   .rows = count},
+                                                  run_.stream);
+                    });
+  }
+
+  const GateContext& gate_;
+  const GateRun& run_;
+  const Buffers& buffers_;
+  std::int64_t begin_;
+  std::int64_t tokens_;
+};
+
+}  // namespace
+
+void take_k_shard(const GateContext& gate, std::int64_t tokens, Arena& arena) {
+  take(gate, tokens, arena);
+}
+
+void run_k_shard(const GateContext& gate, const GateRun& run, Arena& arena) {
+  const std::int64_t longest = *std::max_element(run.counts.begin(), run.counts.end());
+  const Buffers buffers = take(gate, std::min(gate.block_tokens, longest), arena);
+  for_each_block(gate, run, [&](std::int64_t begin, std::int64_t tokens) {
+    const Block block(gate, run, buffers, begin, tokens);
+    block.exchange_columns();
+    block.multiply();
+    block.add_and_gate();
+  });
+}
+
+}  // namespace penstock::detail
