@@ -13,6 +13,7 @@ namespace penstock::cli {
 
 using Action = std::function<int()>;
 
+void add_bench_command(CLI::App& app, Action& action);
 void add_check_command(CLI::App& app, Action& action);
 void add_hash_command(CLI::App& app, Action& action);
 void add_inspect_command(CLI::App& app, Action& action);

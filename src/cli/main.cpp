@@ -25,6 +25,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
 
   Action action;
+  add_bench_command(app, action);
   add_check_command(app, action);
   add_run_command(app, {argv, argv + argc}, action);
   add_hash_command(app, action);

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.hpp"
+
+// The subcommands of `penstock bench`. Results are JSON lines on stdout.
+namespace penstock::cli {
+
+void add_bench_gate(CLI::App& bench, Action& action);
+
+}  // namespace penstock::cli

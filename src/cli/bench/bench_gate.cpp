@@ -1,0 +1,160 @@
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/bench/bench.hpp"
+#include "cli/bench/gate_measurement.hpp"
+#include "penstock/core/device.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/core/version.hpp"
+
+namespace penstock::cli {
+namespace {
+
+/// "2816x8192", hidden size first.
+GateShape parse_shape(const std::string& text) {
+  GateShape shape;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, shape.hidden_size);
+  bool is_valid = first.ec == std::errc() && first.ptr != end && *first.ptr == 'x';
+  if (is_valid) {
+    const auto second = std::from_chars(first.ptr + 1, end, shape.output_size);
+    is_valid = second.ec == std::errc() && second.ptr == end;
+  }
+  if (!is_valid || shape.hidden_size < 1 || shape.output_size < 1) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("bench gate: shape is {}, needs HIDDENxOUTPUT, as 2816x8192", text));
+  }
+  return shape;
+}
+
+std::vector<GateWay> all_ways() {
+  return {{.name = "replicated"},
+          {.name = "three_op", .rounding = GateRounding::ThreeTimes},
+          {.name = "auto", .strategy = GateStrategy::Auto},
+          {.name = "weight_gather", .strategy = GateStrategy::WeightGather},
+          {.name = "n_shard", .strategy = GateStrategy::NShard},
+          {.name = "k_shard", .strategy = GateStrategy::KShard},
+          {.name = "k_shard_naive", .strategy = GateStrategy::KShard, .uses_one_block = true},
+          {.name = "identical_rows",
+           .strategy = GateStrategy::IdenticalRows,
+           .uses_identical_rows = true},
+          {.name = "auto_identical", .strategy = GateStrategy::Auto, .uses_identical_rows = true}};
+}
+
+std::vector<GateWay> chosen_ways(const std::vector<std::string>& names) {
+  const auto all = all_ways();
+  if (names.empty()) return all;
+  std::vector<GateWay> chosen{all.front()};  // everything is compared with replicated
+  for (const std::string& name : names) {
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const GateWay& way) { return way.name == name; });
+    if (found == all.end()) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("bench gate: there is no way \"{}\"", name));
+    }
+    if (found != all.begin()) chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+void print_plan(const GateBenchCase& bench_case, DeviceKind device) {
+  const GatePlan plan = plan_gate({.shape = bench_case.shape,
+                                   .ranks = bench_case.ranks,
+                                   .tokens = bench_case.tokens,
+                                   .identical_tokens = bench_case.tokens,
+                                   .rates = typical_gate_rates(device)});
+  fmt::print("hidden {} output {} ranks {} tokens {}\n{}\n", bench_case.shape.hidden_size,
+             bench_case.shape.output_size, bench_case.ranks, bench_case.tokens, to_string(plan));
+}
+
+void print_result(const GateBenchCase& bench_case, const GateBenchOptions& options,
+                  const GateResult& result, double replicated_ms) {
+  nlohmann::ordered_json line{{"bench", "gate"},
+                              {"device", options.device},
+                              {"arrival", options.arrival},
+                              {"hidden", bench_case.shape.hidden_size},
+                              {"output", bench_case.shape.output_size},
+                              {"ranks", bench_case.ranks},
+                              {"tokens", bench_case.tokens},
+                              {"layers", options.layers},
+                              {"way", result.name}};
+  if (!result.error.empty()) {
+    line["error"] = result.error;
+  } else {
+    line["ms_per_layer"] = result.median_ms;
+    line["min_ms"] = result.min_ms;
+    line["ratio_to_replicated"] = result.median_ms / replicated_ms;
+    line["temp_bytes"] = result.temp_bytes;
+    line["resident_bytes_per_layer"] = result.resident_bytes;
+    line["weights_moved"] = result.transfers;
+    line["relative_error"] = result.relative_error;
+  }
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+}
+
+void check(const GateBenchOptions& options) {
+  expects(options.device == "cpu" || options.device == "cuda",
+          "bench gate: --device needs cpu or cuda");
+  expects(options.arrival == "whole" || options.arrival == "pieces",
+          "bench gate: --arrival needs whole or pieces");
+  expects(options.layers >= 1 && options.repeat >= 1,
+          "bench gate: --layers and --repeat need at least 1");
+  if (options.device == "cuda" && !options.only_plan && cuda_device_count() < options.ranks) {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("bench gate: {} ranks need as many GPUs, {} are "
+                            "here",
+                            options.ranks, cuda_device_count()));
+  }
+}
+
+int run_bench(GateBenchOptions options) {
+  if (options.ranks == 0) {
+    options.ranks = options.device == "cuda" ? std::max(1, cuda_device_count()) : 2;
+  }
+  check(options);
+  const auto ways = chosen_ways(options.ways);
+  for (const std::string& shape : options.shapes) {
+    for (const std::int64_t tokens : options.tokens) {
+      const GateBenchCase bench_case{parse_shape(shape), tokens, options.ranks};
+      if (options.only_plan) {
+        print_plan(bench_case, options.device == "cuda" ? DeviceKind::Cuda : DeviceKind::Cpu);
+        continue;
+      }
+      const auto results = measure_gates(bench_case, ways, options);
+      for (const auto& result : results) {
+        print_result(bench_case, options, result, results.front().median_ms);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_gate(CLI::App& bench, Action& action) {
+  CLI::App* gate = bench.add_subcommand("gate", "The gate projection, sharded in every way");
+  auto options = std::make_shared<GateBenchOptions>();
+  gate->add_option("--shape", options->shapes, "HIDDENxOUTPUT, several allowed")->delimiter(',');
+  gate->add_option("--tokens", options->tokens, "Tokens of a rank, several allowed")
+      ->delimiter(',');
+  gate->add_option("--way", options->ways,
+                   "replicated, three_op, auto, weight_gather, n_shard, k_shard, k_shard_naive, "
+                   "identical_rows, auto_identical; several allowed (default: all)")
+      ->delimiter(',');
+  gate->add_option("--device", options->device, "cpu or cuda");
+  gate->add_option("--arrival", options->arrival, "Of pulled weights: whole or pieces");
+  gate->add_option("--ranks", options->ranks, "Threads, on cuda each with its own GPU");
+  gate->add_option("--layers", options->layers, "Length of the chain");
+  gate->add_option("--repeat", options->repeat, "Measurements of each way");
+  gate->add_flag("--plan", options->only_plan, "Print what the planner predicts, and stop");
+  gate->callback([&action, options] { action = [options] { return run_bench(*options); }; });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,258 @@
+#include "cli/bench/gate_measurement.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "penstock/comm/communicator.hpp"
+#include "penstock/core/buffer.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/core/event.hpp"
+
+namespace penstock::cli {
+namespace {
+
+constexpr std::int64_t kSampledElements = 256;
+
+/// Numbers of mean 0 and about the given size, cheap enough for hundreds of millions of them.
+std::vector<BF16> random_bf16(std::int64_t count, float size, std::uint64_t seed) {
+  std::vector<BF16> values(static_cast<std::size_t>(count));
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15ULL + 1;
+  for (auto& value : values) {
+    state ^= state << 13U;
+    state ^= state >> 7U;
+    state ^= state << 17U;
+    const auto unit = static_cast<float>(state >> 40U) / 16777216.0F - 0.5F;
+    value = to_bf16(unit * size * 3.46F);  // a uniform number of unit variance
+  }
+  return values;
+}
+
+Buffer copied(Device device, const std::vector<BF16>& values) {
+  Buffer buffer = Buffer::allocate(device, values.size() * sizeof(BF16));
+  copy_bytes(buffer, std::as_bytes(std::span(values)));
+  return buffer;
+}
+
+/// What one rank feeds its gates.
+struct Inputs {
+  std::vector<BF16> weight;
+  std::vector<BF16> x;
+  std::vector<BF16> attn_out;
+};
+
+/// A limit under which k_shard takes all tokens at once: its buffers, and scratch of the products.
+std::size_t one_block_bytes(const GateBenchCase& bench_case) {
+  constexpr std::int64_t scratch = std::int64_t{40} << 20;
+  const std::int64_t columns =
+      2 * bench_case.shape.hidden_size + (bench_case.ranks + 1) * bench_case.shape.output_size;
+  return static_cast<std::size_t>(bench_case.tokens * columns * std::int64_t{sizeof(BF16)} +
+                                  scratch);
+}
+
+/// One way on one rank: its chain of layers and its figures.
+class Chain {
+ public:
+  Chain(const GateWay& way, const GateBenchCase& bench_case, const GateBenchOptions& options,
+        Communicator& comm, Device device, const std::vector<BF16>& weight)
+      : way_(way) {
+    GateOptions gate;
+    gate.strategy = way.strategy;
+    gate.rounding = way.rounding;
+    gate.device = device;
+    if (way.uses_one_block) gate.max_temp_bytes = one_block_bytes(bench_case);
+    const auto arrival = options.arrival == "pieces" ? WeightArrival::Pieces : WeightArrival::Whole;
+    stream_ = std::make_shared<WeightStream>(&comm, bench_case.shape, device, arrival);
+    gate.weight_stream = stream_;
+    const int layers = options.layers;
+    for (int layer = 0; layer < layers; ++layer) {
+      layers_.push_back(
+          std::make_unique<GateLinear>(bench_case.shape, weight, WeightPart::Full, &comm, gate));
+    }
+  }
+
+  void run(const GateCall& call, StreamRef stream) {
+    GateCall mine = call;
+    if (way_.uses_identical_rows) mine.identical_rows = IndexRange{0, call.tokens};
+    for (const auto& layer : layers_) layer->forward(mine, stream);
+  }
+
+  double measure(const GateCall& call, const Stream& stream, Device device, Communicator& comm) {
+    Event begin = Event::create(device);
+    Event end = Event::create(device);
+    stream.synchronize();
+    comm.barrier();
+    begin.record(stream.ref());
+    run(call, stream.ref());
+    end.record(stream.ref());
+    const std::chrono::duration<double, std::milli> time = end.since(begin);
+    return time.count() / static_cast<double>(layers_.size());
+  }
+
+  void describe(std::int64_t tokens, GateResult& result) const {
+    result.temp_bytes =
+        layers_[0]->workspace_bytes(tokens, GateStrategy::Auto) + stream_->buffer_bytes();
+    result.resident_bytes = layers_[0]->resident_bytes();
+    result.transfers = stream_->num_transfers();
+  }
+
+ private:
+  GateWay way_;
+  std::shared_ptr<WeightStream> stream_;
+  std::vector<std::unique_ptr<GateLinear>> layers_;
+};
+
+/// Root mean square error of a sample of `out`, relative to the size of the exact values.
+double sampled_error(const GateBenchCase& bench_case, const Inputs& inputs,
+                     const std::vector<BF16>& out) {
+  const std::int64_t h = bench_case.shape.hidden_size;
+  const std::int64_t g = bench_case.shape.output_size;
+  double difference = 0;
+  double size = 0;
+  const std::int64_t count = bench_case.tokens * g;
+  for (std::int64_t sample = 0; sample < kSampledElements; ++sample) {
+    const std::int64_t at = (sample * 7919 * 104729) % count;
+    double z = 0;
+    for (std::int64_t i = 0; i < h; ++i) {
+      z += double{to_float(inputs.x[static_cast<std::size_t>(at / g * h + i)])} *
+           double{to_float(inputs.weight[static_cast<std::size_t>(at % g * h + i)])};
+    }
+    const double exact =
+        double{to_float(inputs.attn_out[static_cast<std::size_t>(at)])} / (1.0 + std::exp(-z));
+    difference += std::pow(to_float(out[static_cast<std::size_t>(at)]) - exact, 2);
+    size += exact * exact;
+  }
+  return std::sqrt(difference / std::max(size, 1e-300));
+}
+
+/// The slowest rank's time.
+double slowest(Communicator& comm, double mine) {
+  std::vector<std::byte> bytes(sizeof(mine));
+  std::memcpy(bytes.data(), &mine, sizeof(mine));
+  double most = mine;
+  for (const auto& other : comm.all_gather_object(bytes)) {
+    double value = 0;
+    std::memcpy(&value, other.data(), sizeof(value));
+    most = std::max(most, value);
+  }
+  return most;
+}
+
+/// One rank's part of a measurement.
+class RankBench {
+ public:
+  RankBench(const GateBenchCase& bench_case, const GateBenchOptions& options, Communicator& comm,
+            const Inputs& inputs)
+      : case_(bench_case),
+        options_(options),
+        host_(comm),
+        inputs_(inputs),
+        device_(options.device == "cuda" ? Device::cuda(comm.rank()) : Device::cpu()),
+        stream_(Stream::create(device_)),
+        x_(copied(device_, inputs.x)),
+        attn_out_(copied(device_, inputs.attn_out)),
+        out_(Buffer::zeros(device_, inputs.attn_out.size() * sizeof(BF16))),
+        counts_(static_cast<std::size_t>(bench_case.ranks), bench_case.tokens) {
+    if (device_.kind == DeviceKind::Cuda) nccl_ = open_nccl();
+  }
+
+  std::vector<GateResult> run(const std::vector<GateWay>& ways) {
+    std::vector<GateResult> results;
+    std::vector<std::unique_ptr<Chain>> chains;
+    for (const GateWay& way : ways) chains.push_back(prepare(way, results.emplace_back()));
+    std::vector<std::vector<double>> times(ways.size());
+    for (int round = 0; round < options_.repeat; ++round) {
+      for (std::size_t i = 0; i < ways.size(); ++i) {
+        if (!chains[i]) continue;
+        times[i].push_back(slowest(host_, chains[i]->measure(call(), stream_, device_, host_)));
+      }
+    }
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      if (!chains[i]) continue;
+      std::sort(times[i].begin(), times[i].end());
+      results[i].median_ms = times[i][times[i].size() / 2];
+      results[i].min_ms = times[i].front();
+      chains[i]->describe(case_.tokens, results[i]);
+    }
+    return results;
+  }
+
+ private:
+  GateCall call() const {
+    GateCall call;
+    call.tokens = case_.tokens;
+    call.attn_width = case_.shape.output_size;
+    call.x = x_.as<BF16>();
+    call.attn_out = attn_out_.as<BF16>();
+    call.out = out_.as<BF16>();
+    call.token_counts = counts_;
+    return call;
+  }
+
+  /// For the ways that move tokens between GPUs; null where NCCL is missing.
+  std::unique_ptr<Communicator> open_nccl() {
+    try {
+      return make_nccl_communicator(host_, device_);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Unsupported) throw;
+      return nullptr;
+    }
+  }
+
+  Communicator& comm() { return nccl_ ? *nccl_ : host_; }
+
+  /// Makes a way's layers, warms them up and looks at what they compute. Null if this machine
+  /// cannot do it; all ranks then know.
+  std::unique_ptr<Chain> prepare(const GateWay& way, GateResult& result) {
+    result.name = way.name;
+    try {
+      auto chain = std::make_unique<Chain>(way, case_, options_, comm(), device_, inputs_.weight);
+      for (int i = 0; i < 2; ++i) chain->run(call(), stream_.ref());
+      std::vector<BF16> out(inputs_.attn_out.size());
+      copy_bytes(std::as_writable_bytes(std::span(out)), out_, stream_.ref());
+      result.relative_error = sampled_error(case_, inputs_, out);
+      return chain;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Unsupported) throw;
+      result.error = error.what();
+      return nullptr;
+    }
+  }
+
+  const GateBenchCase& case_;
+  const GateBenchOptions& options_;
+  Communicator& host_;
+  std::unique_ptr<Communicator> nccl_;
+  const Inputs& inputs_;
+  Device device_;
+  Stream stream_;
+  Buffer x_;
+  Buffer attn_out_;
+  Buffer out_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace
+
+std::vector<GateResult> measure_gates(const GateBenchCase& bench_case,
+                                      const std::vector<GateWay>& ways,
+                                      const GateBenchOptions& options) {
+  const std::int64_t h = bench_case.shape.hidden_size;
+  const std::int64_t g = bench_case.shape.output_size;
+  // All ranks have the same tokens, so that one set of inputs serves identical rows as well.
+  const Inputs inputs{random_bf16(g * h, 1.5F / std::sqrt(static_cast<float>(h)), 1),
+                      random_bf16(bench_case.tokens * h, 1.0F, 2),
+                      random_bf16(bench_case.tokens * g, 1.0F, 3)};
+  std::vector<GateResult> results;
+  run_thread_group(bench_case.ranks, [&](Communicator& comm) {
+    RankBench bench(bench_case, options, comm, inputs);
+    auto mine = bench.run(ways);
+    if (comm.rank() == 0) results = std::move(mine);
+  });
+  return results;
+}
+
+}  // namespace penstock::cli

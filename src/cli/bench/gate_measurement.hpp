@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/gate/gate_linear.hpp"
+
+namespace penstock::cli {
+
+/// What `bench gate` measures.
+struct GateBenchOptions {
+  std::vector<std::string> shapes{"2816x8192", "6144x16384"};
+  std::vector<std::int64_t> tokens{64, 1024, 4096, 16384};
+  std::vector<std::string> ways;  ///< Empty: all that this machine can do.
+  std::string device = "cpu";
+  std::string arrival = "whole";
+  int ranks = 0;  ///< 0: one a GPU; 2 on the CPU.
+  int layers = 12;
+  int repeat = 9;
+  bool only_plan = false;
+};
+
+/// One way to compute a chain of gates, and what came of it.
+struct GateWay {
+  std::string name;
+  GateStrategy strategy = GateStrategy::Replicated;
+  GateRounding rounding = GateRounding::Once;
+  bool uses_one_block = false;       ///< Exchanges all tokens at once, as the naive form does.
+  bool uses_identical_rows = false;  ///< All rows are equal on all ranks.
+};
+
+struct GateResult {
+  std::string name;
+  std::string error;  ///< Why there is no figure; then the rest means nothing.
+  double median_ms = 0;
+  double min_ms = 0;
+  std::size_t temp_bytes = 0;
+  std::size_t resident_bytes = 0;
+  std::int64_t transfers = 0;
+  double relative_error = 0;  ///< Root mean square, of a sample, against float64.
+};
+
+/// Sizes of one measurement.
+struct GateBenchCase {
+  GateShape shape;
+  std::int64_t tokens = 0;
+  int ranks = 1;
+};
+
+/// Measures the ways in turns, so that what disturbs one disturbs all. Every rank is a thread, on
+/// CUDA each with a GPU of its own.
+std::vector<GateResult> measure_gates(const GateBenchCase& bench_case,
+                                      const std::vector<GateWay>& ways,
+                                      const GateBenchOptions& options);
+
+}  // namespace penstock::cli
