@@ -9,6 +9,6 @@ cmake --preset cpu-release >/dev/null
 cmake --build --preset cpu-release
 
 penstock=build/cpu-release/src/cli/penstock
-[ -f build/demo/config.json ] || "$penstock" make-model build/demo --like deepseek-v4.1-flash
+[ -f build/demo/config.json ] || "$penstock" make-model build/demo --like deepseek-v4.1-flash --tokenizer examples/deepseek_v3_tokenizer.json.xz
 "$penstock" inspect build/demo
-"$penstock" run build/demo --tokens examples/tokens/english.safetensors --verify
+"$penstock" run build/demo --tokens examples/tokens/requests.json --chunk 256 --verify

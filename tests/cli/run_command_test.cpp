@@ -1,0 +1,121 @@
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <string>
+
+#include "run_penstock.hpp"
+
+namespace penstock {
+namespace {
+
+using nlohmann::json;
+using test::run_penstock;
+using test::ScratchDirectory;
+
+/// A model of a few megabytes and some tokens, made once.
+class RunCommand : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = new ScratchDirectory;
+    model_ = (scratch_->path() / "model").string();
+    const auto made = run_penstock("make-model '" + model_ +
+                                   "' --engram-vocab-size 499 --hidden 64 --vocab-size 500 "
+                                   "--compressed-vocab-size 500");
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    std::string tokens = "[[";
+    for (int i = 0; i < 90; ++i) tokens += std::to_string(i * 37 % 500) + ",";
+    tokens += "1],[5],[7,7,7,7]]";
+    tokens_ = scratch_->write("tokens.json", tokens);
+  }
+  static void TearDownTestSuite() {
+    delete scratch_;
+    scratch_ = nullptr;
+  }
+
+  static test::CommandResult run(const std::string& words) {
+    return run_penstock("run '" + model_ + "' --tokens '" + tokens_ + "' --token-map identity " +
+                        words);
+  }
+
+  static inline ScratchDirectory* scratch_ = nullptr;
+  static inline std::string model_;
+  static inline std::string tokens_;
+};
+
+void expect_error(const test::CommandResult& result, int exit_code, const std::string& piece) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_EQ(result.out, "");
+  const std::string last =
+      result.err.substr(result.err.rfind("penstock: error: ", result.err.size()));
+  EXPECT_NE(last.find(piece), std::string::npos) << result.err;
+}
+
+TEST_F(RunCommand, ReportsWhatEveryLayerDidAndThatItWasRight) {
+  const auto result = run("--verify --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json report = json::parse(result.out);
+  ASSERT_EQ(report["ranks"].size(), 1U);
+  ASSERT_EQ(report["ranks"][0]["layers"].size(), 2U);
+  for (const json& layer : report["ranks"][0]["layers"]) {
+    EXPECT_TRUE(layer["verify"]["ok"].get<bool>());
+    EXPECT_EQ(layer["verify"]["rows_checked"], 96 * 24);
+    EXPECT_EQ(layer["placement"], "host_shared");
+  }
+}
+
+TEST_F(RunCommand, GivesEachProcessItsRankAndOneOfThemPrints) {
+  const auto result = run("--dp 2 --tp 2 --processes --verify --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json report = json::parse(result.out);
+  ASSERT_EQ(report["ranks"].size(), 4U);
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(report["ranks"][static_cast<std::size_t>(rank)]["rank"], rank);
+}
+
+TEST_F(RunCommand, SaysThatRowShardsAreUsedWhereColumnsDoNotSuffice) {
+  const auto result = run("--tp 4 --dp 4 --placement host --dp-shard --verify --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const json& rank : json::parse(result.out)["ranks"]) {
+    EXPECT_EQ(rank["layers"][0]["shard"], "rows");
+  }
+}
+
+TEST_F(RunCommand, InjectsWhereAStageBeginsAtAnEngramLayer) {
+  for (const std::string cuts : {"1", "14", "2"}) {
+    const auto result = run("--pp 2 --pp-cuts " + cuts + " --verify --json");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    std::size_t layers = 0;
+    for (const json& rank : json::parse(result.out)["ranks"]) layers += rank["layers"].size();
+    EXPECT_EQ(layers, 2U) << cuts;
+  }
+}
+
+TEST_F(RunCommand, KeepsOneTableForEightProcessesThatShareIt) {
+  const auto shared = run("--dp 8 --processes --placement host_shared --json");
+  ASSERT_EQ(shared.exit_code, 0) << shared.err;
+  const json report = json::parse(shared.out);
+  for (const json& rank : report["ranks"]) {
+    EXPECT_EQ(rank["layers"][0]["shared_bytes"], rank["layers"][0]["resident_bytes"]);
+  }
+}
+
+TEST_F(RunCommand, RefusesBadInputWithOneLine) {
+  expect_error(run_penstock("run /nonexistent --tokens '" + tokens_ + "'"), 3, "/nonexistent");
+  expect_error(run_penstock("run '" + model_ + "' --tokens '" + tokens_ + "'"), 3,
+               "tokenizer.json");
+  expect_error(run("--rows random:x"), 3, "random:SEED");
+  expect_error(run("--pp 2 --pp-cuts 1,2"), 3, "--pp-cuts");
+  expect_error(run("--device cuda"), 4, "cuda");
+  const std::string bad = scratch_->write("bad.json", "[500]");
+  expect_error(run_penstock("run '" + model_ + "' --token-map identity --tokens '" + bad + "'"), 3,
+               "500");
+}
+
+TEST_F(RunCommand, RefusesUnknownWordsAsUsage) {
+  expect_error(run("--placement nowhere"), 2, "nowhere");
+  expect_error(run("--tp 0"), 2, "tp");
+}
+
+}  // namespace
+}  // namespace penstock
