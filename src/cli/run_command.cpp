@@ -10,6 +10,7 @@
 #include "cli/commands.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/run/engram_run.hpp"
+#include "cli/run/gate_run.hpp"
 #include "cli/run/report.hpp"
 #include "cli/run/run_options.hpp"
 #include "cli/run/run_world.hpp"
@@ -82,11 +83,20 @@ json gather_ranks(Communicator& world, const json& mine) {
 /// One rank; rank 0 prints for all.
 int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
   const ModelDir model = ModelDir::open(options.model);
-  const json ranks = gather_ranks(world, run_engram(options, model, world));
+  const bool has_engram = model.config().engram.has_value();
+  if (!has_engram && !model.config().gate) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{}: config.json has neither engram_* keys nor a gated attention",
+                            model.path().string()));
+  }
+  const json ranks = gather_ranks(
+      world, has_engram ? run_engram(options, model, world) : run_gates(options, model, world));
   if (world.rank() != 0) return kExitOk;
   const json report = {
       {"engine", world.engine()}, {"parallel", to_string(options.parallel)}, {"ranks", ranks}};
-  const std::string text = is_json ? report.dump() + "\n" : describe_engram_run(report);
+  const std::string text = is_json      ? report.dump() + "\n"
+                           : has_engram ? describe_engram_run(report)
+                                        : describe_gate_run(report);
   std::fputs(text.c_str(), stdout);
   return is_verified(report) ? kExitOk : kExitVerificationFailed;
 }

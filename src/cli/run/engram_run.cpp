@@ -16,6 +16,7 @@
 #include "cli/run/layer_output.hpp"
 #include "cli/run/made_up_input.hpp"
 #include "cli/run/process_memory.hpp"
+#include "cli/run/rank_device.hpp"
 #include "cli/run/verify_engram.hpp"
 #include "cli/run/workload.hpp"
 #include "penstock/checkpoint/token_file.hpp"
@@ -61,17 +62,6 @@ TokenMap load_token_map(const RunOptions& options, const ModelDir& model) {
                             map.size(), engram.compressed_vocab_size));
   }
   return map;
-}
-
-/// Ranks of a node take its GPUs in turn.
-Device rank_device(const RunOptions& options, const Communicator& world) {
-  if (options.device == DeviceKind::Cpu) return Device::cpu();
-  const int devices = cuda_device_count();
-  if (devices == 0) {
-    throw Error(ErrorCode::Unsupported,
-                "run: --device cuda needs a CUDA build and a GPU that this process can use");
-  }
-  return Device::cuda(world.rank() % devices);
 }
 
 /// First layer of each stage after the first.
@@ -226,6 +216,7 @@ class EngramRun {
     for (const int layer_id : layers) {
       LayerRecord record(device_);
       record.layer_id = layer_id;
+      record.output = empty_output();
       record.hash_index = model_.config().engram->hash_layer_index(layer_id).value();
       if (options_.verifies) {
         record.source = source(layer_id);
@@ -338,27 +329,30 @@ class EngramRun {
             std::span<const std::int32_t> ids) {
     // Tensor-parallel ranks without sequence parallelism all have the same tokens: one writes them.
     if (!options_.is_sequence_parallel && place_.tp != 0) return;
-    LayerOutput& output = record.output;
-    output.tokens.insert(output.tokens.end(), tokens.begin(), tokens.end());
-    output.row_ids.insert(output.row_ids.end(), ids.begin(), ids.end());
-    output.rows.insert(output.rows.end(), rows_.begin(), rows_.end());
-    output.hidden.insert(output.hidden.end(), out_.begin(), out_.end());
+    record.output.tokens.insert(record.output.tokens.end(), tokens.begin(), tokens.end());
+    record.output.parts[0].append(ids);
+    record.output.parts[1].append(std::span<const BF16>(rows_));
+    record.output.parts[2].append(std::span<const BF16>(out_));
+  }
+
+  /// The tensors that --out writes, without tokens yet.
+  LayerOutput empty_output() const {
+    const EngramConfig& engram = *model_.config().engram;
+    LayerOutput output;
+    output.parts.push_back({"row_ids", DType::I32, {engram.num_columns()}, {}});
+    output.parts.push_back({"rows", DType::BF16, {engram.num_columns(), engram.head_dim}, {}});
+    output.parts.push_back(
+        {"hidden", DType::BF16, {model_.config().hc_mult, model_.config().hidden_size}, {}});
+    return output;
   }
 
   void write_outputs() {
     if (options_.out.empty()) return;
-    const EngramConfig& engram = *model_.config().engram;
-    for (const int layer_id : engram.layer_ids) {
+    for (const int layer_id : model_.config().engram->layer_ids) {
       if (!options_.layers.empty() && std::ranges::count(options_.layers, layer_id) == 0) continue;
       const auto found = std::ranges::find(records_, layer_id, &LayerRecord::layer_id);
-      const LayerOutputShape shape{layer_id,
-                                   num_tokens_,
-                                   engram.num_columns(),
-                                   engram.head_dim,
-                                   model_.config().hc_mult,
-                                   model_.config().hidden_size};
-      write_layer_output(world_, shape, found == records_.end() ? LayerOutput{} : found->output,
-                         options_.out);
+      write_layer_output(world_, layer_id, num_tokens_,
+                         found == records_.end() ? empty_output() : found->output, options_.out);
     }
   }
 

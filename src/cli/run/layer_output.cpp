@@ -24,21 +24,22 @@ std::vector<std::byte> pack(const LayerOutput& output) {
   std::vector<std::byte> bytes;
   append(bytes, std::vector{static_cast<std::int64_t>(output.tokens.size())});
   append(bytes, output.tokens);
-  append(bytes, output.row_ids);
-  append(bytes, output.rows);
-  append(bytes, output.hidden);
+  for (const OutputPart& part : output.parts) append(bytes, part.bytes);
   return bytes;
 }
 
 /// A tensor of the whole run, filled token by token.
 class RunTensor {
  public:
-  RunTensor(std::string name, DType dtype, std::vector<std::int64_t> shape)
-      : info_{.name = std::move(name), .dtype = dtype, .shape = std::move(shape)},
-        token_bytes_(static_cast<std::size_t>(info_.num_elements() /
-                                              std::max<std::int64_t>(1, info_.shape[0]) *
-                                              element_bytes(dtype))),
-        bytes_(token_bytes_ * static_cast<std::size_t>(info_.shape[0])) {}
+  RunTensor(const OutputPart& part, std::int64_t num_tokens) {
+    info_.name = part.name;
+    info_.dtype = part.dtype;
+    info_.shape = part.token_shape;
+    token_bytes_ = static_cast<std::size_t>(info_.num_elements()) *
+                   static_cast<std::size_t>(element_bytes(part.dtype));
+    info_.shape.insert(info_.shape.begin(), num_tokens);
+    bytes_.resize(token_bytes_ * static_cast<std::size_t>(num_tokens));
+  }
 
   /// Places the tokens of one rank and gives what follows them.
   std::span<const std::byte> place(std::span<const std::byte> from,
@@ -56,7 +57,7 @@ class RunTensor {
 
  private:
   TensorInfo info_;
-  std::size_t token_bytes_;
+  std::size_t token_bytes_ = 0;
   std::vector<std::byte> bytes_;
 };
 
@@ -79,27 +80,25 @@ void expect_every_token_once(const std::vector<int>& seen, int layer_id) {
 
 }  // namespace
 
-void write_layer_output(Communicator& world, const LayerOutputShape& shape, const LayerOutput& mine,
-                        const std::filesystem::path& directory) {
-  const auto parts = world.all_gather_object(pack(mine));
+void write_layer_output(Communicator& world, int layer_id, std::int64_t num_tokens,
+                        const LayerOutput& mine, const std::filesystem::path& directory) {
+  const auto packed = world.all_gather_object(pack(mine));
   if (world.rank() != 0) return;
-  RunTensor row_ids("row_ids", DType::I32, {shape.num_tokens, shape.columns});
-  RunTensor rows("rows", DType::BF16, {shape.num_tokens, shape.columns, shape.head_dim});
-  RunTensor hidden("hidden", DType::BF16, {shape.num_tokens, shape.hc_mult, shape.dim});
-  std::vector<int> seen(static_cast<std::size_t>(shape.num_tokens));
-  for (const auto& bytes : parts) {
-    std::span<const std::byte> part = bytes;
-    const std::vector<std::int64_t> tokens = unpack_tokens(part);
+  std::vector<RunTensor> tensors;
+  for (const OutputPart& part : mine.parts) tensors.emplace_back(part, num_tokens);
+  std::vector<int> seen(static_cast<std::size_t>(num_tokens));
+  for (const auto& bytes : packed) {
+    std::span<const std::byte> rest = bytes;
+    const std::vector<std::int64_t> tokens = unpack_tokens(rest);
     for (const std::int64_t token : tokens) ++seen[static_cast<std::size_t>(token)];
-    part = row_ids.place(part, tokens);
-    part = rows.place(part, tokens);
-    hidden.place(part, tokens);
+    for (RunTensor& tensor : tensors) rest = tensor.place(rest, tokens);
   }
-  expect_every_token_once(seen, shape.layer_id);
+  expect_every_token_once(seen, layer_id);
   std::filesystem::create_directories(directory);
-  SafetensorsWriter writer(directory / fmt::format("layer{}.safetensors", shape.layer_id),
-                           {row_ids.info(), rows.info(), hidden.info()});
-  for (const RunTensor* tensor : {&row_ids, &rows, &hidden}) writer.append(tensor->bytes());
+  std::vector<TensorInfo> infos;
+  for (const RunTensor& tensor : tensors) infos.push_back(tensor.info());
+  SafetensorsWriter writer(directory / fmt::format("layer{}.safetensors", layer_id), infos);
+  for (const RunTensor& tensor : tensors) writer.append(tensor.bytes());
   writer.finish();
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "penstock/comm/communicator.hpp"
@@ -9,29 +12,32 @@
 
 namespace penstock::cli {
 
-/// What a rank has computed of one layer, token by token. Widths are elements of one token.
+/// A part of a layer's output: one tensor, token by token.
+struct OutputPart {
+  std::string name;
+  DType dtype = DType::BF16;
+  std::vector<std::int64_t> token_shape;  ///< Of one token.
+  std::vector<std::byte> bytes;           ///< Of the tokens that this rank has, in their order.
+
+  template <typename T>
+  void append(std::span<const T> values) {
+    const auto more = std::as_bytes(values);
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  }
+};
+
+/// What a rank has computed of one layer.
 struct LayerOutput {
   std::vector<std::int64_t> tokens;  ///< Their numbers in the run.
-  std::vector<std::int32_t> row_ids;
-  std::vector<BF16> rows;
-  std::vector<BF16> hidden;
+  std::vector<OutputPart> parts;
 };
 
-struct LayerOutputShape {
-  int layer_id = 0;
-  std::int64_t num_tokens = 0;  ///< Of the whole run.
-  std::int64_t columns = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t hc_mult = 0;
-  std::int64_t dim = 0;
-};
-
-/// Writes `directory/layer<ID>.safetensors` with row_ids [T, C], rows [T, C, D] and hidden
-/// [T, hc, dim] in the order of the run's tokens.
+/// Writes `directory/layer<ID>.safetensors` with one tensor [tokens, token shape] for each part, in
+/// the order of the run's tokens.
 ///
-/// Collective: over `world`; ranks without a part pass an empty one; rank 0 writes.
+/// Collective: over `world`; ranks without tokens pass the parts empty; rank 0 writes.
 /// Errors:     Internal if a token is missing or there twice.
-void write_layer_output(Communicator& world, const LayerOutputShape& shape, const LayerOutput& mine,
-                        const std::filesystem::path& directory);
+void write_layer_output(Communicator& world, int layer_id, std::int64_t num_tokens,
+                        const LayerOutput& mine, const std::filesystem::path& directory);
 
 }  // namespace penstock::cli

@@ -105,4 +105,39 @@ std::string describe_engram_run(const json& report) {
   return text;
 }
 
+std::string describe_gate_run(const json& report) {
+  const json& ranks = report["ranks"];
+  std::string text = fmt::format(
+      "{} ranks ({}), {} steps, engine {}\n", ranks.size(), report["parallel"].get<std::string>(),
+      ranks[0]["steps"].get<std::int64_t>(), report["engine"].get<std::string>());
+  for (std::size_t i = 0; i < ranks[0]["layers"].size(); ++i) {
+    const json& first = ranks[0]["layers"][i];
+    std::int64_t tokens = 0;
+    std::int64_t rows = 0;
+    double seconds = 0;
+    bool is_right = true;
+    for (const json& rank : ranks) {
+      const json& layer = rank["layers"][i];
+      tokens = std::max(tokens, layer["tokens"].get<std::int64_t>());
+      seconds = std::max(seconds, layer["seconds"].get<double>());
+      if (!layer.contains("verify")) continue;
+      rows += layer["verify"]["rows_checked"].get<std::int64_t>();
+      is_right = is_right && layer["verify"]["ok"].get<bool>();
+    }
+    text += fmt::format(
+        "layer {}: [{}, {}] {}, {}, {} of {} a rank as {}, {} of workspace\n  tokens/s: {} a "
+        "rank\n",
+        first["layer"].get<int>(), first["shape"][0].get<std::int64_t>(),
+        first["shape"][1].get<std::int64_t>(), first["gating"].get<std::string>(),
+        first["strategy"].get<std::string>(), bytes_text(first["resident_bytes"].get<double>()),
+        bytes_text(first["replicated_bytes"].get<double>()),
+        first["resident_part"].get<std::string>(),
+        bytes_text(first["peak_workspace_bytes"].get<double>()), rate_text(tokens, seconds));
+    if (first.contains("verify")) {
+      text += fmt::format("  verify: {} ({} rows)\n", is_right ? "ok" : "FAILED", rows);
+    }
+  }
+  return text;
+}
+
 }  // namespace penstock::cli

@@ -11,4 +11,7 @@ namespace penstock::cli {
 /// Shapes: `report` has "ranks", a list of what run_engram() returned, in rank order.
 std::string describe_engram_run(const nlohmann::json& report);
 
+/// The same for a run of gates: "ranks" is what run_gates() returned.
+std::string describe_gate_run(const nlohmann::json& report);
+
 }  // namespace penstock::cli
