@@ -44,6 +44,13 @@ void check_layer_ids(const ConfigReader& reader, const ModelConfig& config,
 /// n * n / 2, and each is at least vocab_size.
 void check_table_size(const ConfigReader& reader, const EngramConfig& engram) {
   const std::int64_t columns = engram.num_columns();
+  // A prime is searched for every column of every layer, so their number must not be absurd either.
+  constexpr std::int64_t kMaxColumns = 1 << 16;
+  if (std::ssize(engram.layer_ids) > kMaxColumns / columns) {
+    reader.refuse("engram_layer_ids", *reader.find("engram_layer_ids"),
+                  fmt::format("at most {} columns in all layers together, of {} in each",
+                              kMaxColumns, columns));
+  }
   const std::int64_t least_prime = std::max(engram.vocab_size, columns / 2);
   if (columns <= kMaxRows / least_prime) return;
   reader.refuse(

@@ -111,13 +111,14 @@ ordered_json deepseek_config(const SyntheticModelOptions& options) {
 ordered_json hy_v4_config(const SyntheticModelOptions& options) {
   check_between("num_attention_heads", options.num_attention_heads, 1, 1 << 12);
   check_between("v_head_dim", options.v_head_dim, 1, 1 << 12);
+  check_between("num_draft_gates", options.num_draft_gates, 0, 100);
   const bool is_headwise = options.gating == GatingType::Headwise;
   return {{"architectures", {"HYV4ForCausalLM"}},
           {"model_type", "hy_v4"},
           {"vocab_size", options.vocab_size},
           {"hidden_size", options.hidden_size},
           {"num_hidden_layers", num_hidden_layers(options)},
-          {"num_nextn_predict_layers", 1},
+          {"num_nextn_predict_layers", std::max(1, options.num_draft_gates)},
           {"num_attention_heads", options.num_attention_heads},
           {"num_key_value_heads", options.num_attention_heads},
           {"v_head_dim", options.v_head_dim},

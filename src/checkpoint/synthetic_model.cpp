@@ -201,8 +201,9 @@ SyntheticModelOptions released_model_options(ModelFamily family) {
     options.hidden_size = hidden;
     options.num_attention_heads = heads;
     options.num_hidden_layers = layers;
-    options.layers.resize(static_cast<std::size_t>(layers) + 1);  // one more: the draft layer's
+    options.layers.resize(static_cast<std::size_t>(layers));
     std::iota(options.layers.begin(), options.layers.end(), 0);
+    options.num_draft_gates = 1;
   };
   switch (family) {
     case ModelFamily::DeepSeekV41Flash:
@@ -220,6 +221,7 @@ SyntheticModelOptions demo_model_options(ModelFamily family) {
   SyntheticModelOptions options = released_model_options(family);
   options.layers = {0, 1};
   options.num_hidden_layers = 2;
+  options.num_draft_gates = 0;
   return options;
 }
 

@@ -175,7 +175,11 @@ std::vector<std::vector<SyntheticTensor>> tensors_by_file(const SyntheticModelOp
     }
     return files;
   }
-  for (const int layer : options.layers) {
+  std::vector<int> layers = options.layers;
+  for (int draft = 0; draft < options.num_draft_gates; ++draft) {
+    layers.push_back(static_cast<int>(config.num_hidden_layers) + draft);
+  }
+  for (const int layer : layers) {
     if (files.back().size() == kGatesPerFile) files.emplace_back();
     files.back().push_back(gate_tensor(options, config, layer));
   }

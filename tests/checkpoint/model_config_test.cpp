@@ -158,6 +158,15 @@ INSTANTIATE_TEST_SUITE_P(
                "engram_n_heads is 18446744073709551615"},
         Change{"head_dim_48", [](json& c) { c["engram_head_dim"] = 48; },
                "engram_head_dim is 48, needed: a multiple of 32"},
+        Change{"too_many_columns",
+               [](json& c) {
+                 c["engram_layer_ids"] = {1, 2, 3, 4, 5};
+                 c["engram_num_embeddings"] = {1, 1, 1, 1, 1};
+                 c["engram_max_ngram_size"] = 5;
+                 c["engram_n_heads"] = 4096;
+                 c["engram_vocab_size"] = 1;
+               },
+               "needed: at most 65536 columns in all layers together, of 16384 in each"},
         Change{"no_primes", [](json& c) { c["engram_vocab_size"] = 0; }, "engram_vocab_size is 0"},
         Change{"pad", [](json& c) { c["engram_pad_token_id"] = -1; }, "engram_pad_token_id is -1"},
         Change{"compressed", [](json& c) { c["engram_compressed_vocab_size"] = {}; },

@@ -270,9 +270,19 @@ TEST(SyntheticModel, HeadwiseGatesHaveARowPerHead) {
   EXPECT_THAT(gate.info.shape, ElementsAre(64, 32));
 }
 
-TEST(SyntheticModel, ReleasedGatesCountTheDraftLayer) {
-  EXPECT_EQ(released_model_options(ModelFamily::HyV4).layers.size(), 35U);
-  EXPECT_EQ(released_model_options(ModelFamily::HyV4Preview).layers.size(), 79U);
+TEST(SyntheticModel, ReleasedGatesAreThoseOfAllLayersAndTheDraftLayer) {
+  SyntheticModelOptions options = released_model_options(ModelFamily::HyV4);
+  options.hidden_size = 2;
+  options.num_attention_heads = 1;
+  options.v_head_dim = 1;
+  const TempDir dir;
+  make_synthetic_model(dir / "m", options);
+  const auto model = ModelDir::open(dir / "m");
+  EXPECT_EQ(model.config().num_hidden_layers, 34);
+  EXPECT_EQ(model.config().num_nextn_predict_layers, 1);
+  EXPECT_EQ(model.tensor_names().size(), 35U);
+  EXPECT_TRUE(model.find("model.layers.34.self_attn.linear_gate.weight"));
+  EXPECT_EQ(released_model_options(ModelFamily::HyV4Preview).layers.size(), 78U);
 }
 
 TEST(SyntheticModel, ReportsProgressUpToTheEnd) {

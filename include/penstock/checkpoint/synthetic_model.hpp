@@ -46,6 +46,7 @@ struct SyntheticModelOptions {
   int num_attention_heads = 32;
   int v_head_dim = 256;
   GatingType gating = GatingType::Elementwise;
+  int num_draft_gates = 0;  ///< Draft layers, behind all others, that get a gate too.
 };
 
 /// Sizes for trying things out: about 0.5 GiB of tables, or two gates of the family's real size.
