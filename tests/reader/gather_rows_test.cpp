@@ -1,11 +1,14 @@
 #include "penstock/reader/gather_rows.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -182,6 +185,32 @@ INSTANTIATE_TEST_SUITE_P(Formats, GatherRows,
                                          GatherCase{256, true, RowFormat::Packed},
                                          GatherCase{256, false, RowFormat::Bf16}),
                          [](const auto& param) { return testing::PrintToString(param.param); });
+
+// 384 million rows of 264 bytes: offsets need 37 bits. The memory is address space only.
+TEST(GatherRowsOffsets, ReachTheLastRowOfATableOfFullSize) {
+  constexpr std::int64_t kRows = 384016682;
+  constexpr std::int64_t kRecordBytes = row_record_bytes(256);
+  constexpr std::size_t kBytes = static_cast<std::size_t>(kRows * kRecordBytes);
+  void* base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) GTEST_SKIP() << "needs 101 GB of address space";
+  auto* records = static_cast<std::byte*>(base);
+  std::memset(records + (kRows - 1) * kRecordBytes, 0x38, 264);
+  TableView view;
+  view.values[0] = records;
+  view.scales[0] = records + 256;
+  view.value_stride = view.scale_stride = kRecordBytes;
+  view.rows_per_part = view.row_end = view.num_rows = kRows;
+  view.head_dim = 256;
+  view.column_end = view.local_columns = 2;
+  const std::vector<std::int32_t> ids{kRows - 1, kRows - 2};
+  const auto out = gather(view, ids_of(ids, 2), RowFormat::Packed);
+  EXPECT_TRUE(std::ranges::all_of(std::span(out).first(264),
+                                  [](std::byte byte) { return byte == std::byte{0x38}; }));
+  EXPECT_TRUE(std::ranges::all_of(std::span(out).subspan(264),
+                                  [](std::byte byte) { return byte == std::byte{0}; }));
+  ::munmap(base, kBytes);
+}
 
 TEST(GatherRowsArguments, RefusesSizesThatDoNotFit) {
   const auto table = test::make_whole_table(32, {7, 11});

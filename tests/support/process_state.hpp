@@ -27,6 +27,22 @@ inline std::uint64_t address_space_bytes() {
   return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+/// A figure of /proc/self/status in bytes, for example "VmHWM:".
+inline std::int64_t status_bytes(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  std::int64_t kib = 0;
+  while (status >> word) {
+    if (word == key && status >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+/// Lets the peak of this process's memory (VmHWM) begin anew at what it is now.
+inline void reset_peak_memory() {
+  std::ofstream("/proc/self/clear_refs") << 5;
+}
+
 inline int mappings_of_shared_tables() {
   std::ifstream maps("/proc/self/maps");
   std::string line;

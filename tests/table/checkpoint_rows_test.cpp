@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +10,10 @@
 
 #include "penstock/checkpoint/model_dir.hpp"
 #include "penstock/core/error.hpp"
+#include "penstock/core/parallel.hpp"
 #include "penstock/table/row_source.hpp"
 #include "penstock/table/table.hpp"
+#include "support/process_state.hpp"
 #include "support/safetensors_oracle.hpp"
 #include "support/temp_dir.hpp"
 #include "support/vector_rows.hpp"
@@ -34,11 +37,16 @@ class CheckpointRows : public testing::Test {
     const std::int64_t rows = test::num_rows(table_);
     tensors_["layers.14.engram.embed.weight"] = {"F8_E4M3", {rows, 64}, text_of(table_.values)};
     tensors_["layers.14.engram.embed.scale"] = {"F8_E8M0", {rows, 2}, text_of(table_.scales)};
+    write_config(rows);
+  }
+
+  void write_config(std::int64_t rows) const {
     dir_.write("config.json",
-               R"({"engram_layer_ids": [14], "engram_num_embeddings": [18],
-                   "engram_max_ngram_size": 2, "engram_n_heads": 2, "engram_head_dim": 64,
-                   "engram_vocab_size": 7, "engram_pad_token_id": 2,
-                   "engram_compressed_vocab_size": 100})");
+               fmt::format(R"({{"engram_layer_ids": [14], "engram_num_embeddings": [{}],
+                               "engram_max_ngram_size": 2, "engram_n_heads": 2,
+                               "engram_head_dim": 64, "engram_vocab_size": 7,
+                               "engram_pad_token_id": 2, "engram_compressed_vocab_size": 100}})",
+                           rows));
   }
 
   ModelDir model() const {
@@ -112,6 +120,27 @@ TEST_F(CheckpointRows, FillATableOfEveryPlacement) {
       EXPECT_TRUE(test::has_row(opened.view(), table_, row));
     }
   }
+}
+
+// The file's pages must not stay in this process beside the table's.
+TEST_F(CheckpointRows, LoadingKeepsNoSecondCopyInMemory) {
+  constexpr std::int64_t kRows = 400000;
+  constexpr std::int64_t kTableBytes = kRows * row_record_bytes(64);  // 29 MB
+  write_config(kRows);
+  tensors_ = {};
+  tensors_["layers.14.engram.embed.weight"] = {"U8", {kRows, 64}, std::string(kRows * 64, 'w')};
+  tensors_["layers.14.engram.embed.scale"] = {"U8", {kRows, 2}, std::string(kRows * 2, 's')};
+  const auto rows = open_checkpoint_rows(model(), kLayer);
+  tensors_ = {};
+  const TableSpec spec{
+      .layer_id = kLayer, .head_sizes = {kRows}, .num_rows = kRows, .head_dim = 64};
+  set_parallel_threads(1);
+  test::reset_peak_memory();
+  const std::int64_t before = test::status_bytes("VmRSS:");
+  const auto table = Table::open(spec, rows, {.placement = Placement::Host});
+  const std::int64_t peak = test::status_bytes("VmHWM:") - before;
+  EXPECT_GT(peak, kTableBytes * 9 / 10);
+  EXPECT_LT(peak, kTableBytes + kTableBytes / 4) << "needed: the table and one read of 4 MiB";
 }
 
 TEST_F(CheckpointRows, RefuseAnotherShape) {
