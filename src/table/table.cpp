@@ -84,10 +84,12 @@ std::string arguments_text(const TableSpec& spec, const TableOptions& options) {
       options.device.kind == DeviceKind::Cpu ? "cpu" : "cuda");
 }
 
+/// Compares the arguments of all ranks, and takes what a rank could still fail to get later.
 void agree_on_arguments(const TableSpec& spec, const RowSource* rows, const TableOptions& options,
-                        StageRunner& stages) {
+                        StageRunner& stages, Buffer& counter) {
   const auto texts = stages.run(Stage::Agree, [&](const detail::StopFlag&) {
     check_spec(spec, rows, options);
+    counter = Buffer::zeros(options.device, sizeof(std::uint64_t));
     return arguments_text(spec, options);
   });
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
@@ -191,15 +193,14 @@ Table Table::open(const TableSpec& spec, std::shared_ptr<const RowSource> rows,
                   const TableOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   StageRunner stages(options.group, "Table::open");
-  agree_on_arguments(spec, rows.get(), options, stages);
+  auto state = std::make_shared<State>();
+  agree_on_arguments(spec, rows.get(), options, stages, state->rejected);
   const ShardRequest request{.rows = std::move(rows),
                              .bounds = shard_bounds(spec, options.shard),
                              .device = options.device};
-  auto state = std::make_shared<State>();
   PlacedShard placed = place_first(placements_to_try(options), request, stages, state->status);
   state->spec = spec;
   state->device = options.device;
-  state->rejected = Buffer::zeros(options.device, sizeof(std::uint64_t));
   state->view = placed.view;
   state->view.rejected = reinterpret_cast<std::uint64_t*>(state->rejected.data());
   state->memory = std::move(placed.memory);

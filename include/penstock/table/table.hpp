@@ -58,8 +58,9 @@ class Table {
  public:
   /// Places and loads a shard.
   ///
-  /// Collective: over `options.group`, all ranks with the same arguments. One rank creates shared
-  ///             memory and loads it; readers see it only after it is complete and sealed.
+  /// Collective: over `options.group`, all ranks with the same arguments, and tables in the same
+  ///             order. One rank creates shared memory and loads it; readers see it only after it is
+  ///             complete and sealed. Only the ends of the stages are waited for, no tensor is.
   /// Errors:     InvalidArgument for an illegal shard; Unsupported for a placement that cannot be
   ///             had here, with what would work; OutOfMemory before anything is loaded; PeerFailed
   ///             if another rank failed, naming it and the stage. On any error nothing is left.

@@ -8,6 +8,7 @@
 #include <future>
 #include <new>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "penstock/core/parallel.hpp"
@@ -51,11 +52,16 @@ struct StageRunner::StepState {
 /// A step on a thread of its own. Its destructor stops it and waits for its end.
 class StageRunner::RunningStep {
  public:
-  RunningStep(int rank, Stage stage, const Step& step)
-      : pending_(std::async(std::launch::async, [=, this, threads = parallel_threads()] {
-          set_parallel_threads(threads);
-          return run_step(rank, stage, step, stop_);
-        })) {}
+  RunningStep(int rank, Stage stage, const Step& step) {
+    try {
+      pending_ = std::async(std::launch::async, [=, this, threads = parallel_threads()] {
+        set_parallel_threads(threads);
+        return run_step(rank, stage, step, stop_);
+      });
+    } catch (const std::system_error& error) {  // the others must hear of it
+      state_ = {.kind = StepState::Kind::Failed, .code = ErrorCode::System, .text = error.what()};
+    }
+  }
   ~RunningStep() { stop_.stop(); }  // the future's own destructor waits
   RunningStep(const RunningStep&) = delete;
   RunningStep& operator=(const RunningStep&) = delete;
