@@ -216,8 +216,8 @@ TEST_P(SharedTableFault, RaisesOnEveryRankWithRankAndStageAndLeavesNothing) {
 
 std::vector<InjectedFault> all_faults() {
   std::vector<InjectedFault> faults;
-  for (const Stage stage :
-       {Stage::Agree, Stage::Create, Stage::Reserve, Stage::Map, Stage::Load, Stage::Seal}) {
+  for (const Stage stage : {Stage::Agree, Stage::Create, Stage::Reserve, Stage::Map, Stage::Load,
+                            Stage::Seal, Stage::Pin}) {
     for (int rank = 0; rank < 3; ++rank) faults.push_back({stage, rank});
   }
   return faults;

@@ -157,7 +157,7 @@ TEST_P(TableProcessesDeath, EndsTheOthersWithAnErrorThatNamesTheRank) {
 INSTANTIATE_TEST_SUITE_P(Kill9, TableProcessesDeath,
                          testing::Values(Death{0, "create"}, Death{0, "reserve"}, Death{0, "map"},
                                          Death{0, "load"}, Death{0, "seal"}, Death{1, "map"},
-                                         Death{2, "load"}, Death{1, "seal"}),
+                                         Death{2, "load"}, Death{1, "seal"}, Death{0, "pin"}),
                          [](const auto& param) { return testing::PrintToString(param.param); });
 
 }  // namespace

@@ -56,8 +56,9 @@ std::uint64_t checksum(const TableView& view) {
 }
 
 std::optional<detail::Stage> parse_stage(const std::string& word) {
-  for (const auto stage : {detail::Stage::Agree, detail::Stage::Create, detail::Stage::Reserve,
-                           detail::Stage::Map, detail::Stage::Load, detail::Stage::Seal}) {
+  for (const auto stage :
+       {detail::Stage::Agree, detail::Stage::Create, detail::Stage::Reserve, detail::Stage::Map,
+        detail::Stage::Load, detail::Stage::Seal, detail::Stage::Pin}) {
     if (to_string(stage) == word) return stage;
   }
   return std::nullopt;
