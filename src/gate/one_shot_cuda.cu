@@ -6,8 +6,8 @@
 
 #include "cuda/device_guard.hpp"
 #include "cuda/launch.cuh"
-#include "gate/gate_kernels.cuh"
 #include "gate/one_shot_cuda.hpp"
+#include "gate/one_shot_kernels.cuh"
 #include "gate/peer_memory_cuda.hpp"
 #include "penstock/core/error.hpp"
 
