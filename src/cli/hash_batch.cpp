@@ -1,10 +1,13 @@
 #include "cli/hash_batch.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -16,6 +19,54 @@ namespace penstock::cli {
 namespace {
 
 using Json = nlohmann::json;
+
+/// Follows a JSON text and stops at what a plain parser lets pass: equal keys in one object, and
+/// nesting that no batch has.
+class KeyWatch final : public nlohmann::json_sax<Json> {
+ public:
+  const std::string& complaint() const { return complaint_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& key) override {
+    if (keys_.back().insert(key).second) return true;
+    complaint_ = fmt::format("found the key {} twice in one object, needed: once",
+                             Json(key).dump(-1, ' ', true, Json::error_handler_t::replace));
+    return false;
+  }
+
+  bool parse_error(std::size_t byte, const std::string&, const Json::exception&) override {
+    complaint_ = fmt::format("found no JSON at byte {}, needed: a batch of requests", byte);
+    return false;
+  }
+
+ private:
+  bool open() {
+    constexpr std::size_t kMaxDepth = 64;
+    keys_.emplace_back();
+    if (keys_.size() <= kMaxDepth) return true;
+    complaint_ = fmt::format("found JSON nested deeper than {} levels", kMaxDepth);
+    return false;
+  }
+
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<std::set<std::string>> keys_;  ///< Of the objects and arrays that are open.
+  std::string complaint_;
+};
 
 /// Reads values out of one file and says where it stands when one is wrong.
 class BatchReader {
@@ -33,7 +84,8 @@ class BatchReader {
     }
     HashBatch batch{.requests = {}, .token_map = token_map(root), .dead_token = {}};
     if (root.contains("dead_token") && !root["dead_token"].is_null()) {
-      batch.dead_token = integer<std::int32_t>(root["dead_token"], "dead_token");
+      batch.dead_token = whole_number<std::int32_t>(root["dead_token"]);
+      if (!batch.dead_token) refuse_number("dead_token", root["dead_token"], 32);
     }
     for (const Json& item : root["requests"]) {
       batch.requests.push_back(request(item, fmt::format("requests[{}]", batch.requests.size())));
@@ -49,45 +101,41 @@ class BatchReader {
   Json parse() const {
     std::ifstream stream(file_, std::ios::binary);
     if (!stream) throw Error(ErrorCode::NotFound, file_.string() + ": cannot be read");
-    std::vector<std::set<std::string>> keys;  // of the objects that are open
-    const auto refuse_equal_keys = [&](int, Json::parse_event_t event, Json& value) {
-      if (event == Json::parse_event_t::object_start) keys.emplace_back();
-      if (event == Json::parse_event_t::object_end) keys.pop_back();
-      if (event == Json::parse_event_t::key && !keys.back().insert(value).second) {
-        refuse(fmt::format("found the key {} twice, needed: once", value.dump()));
-      }
-      return true;
-    };
-    try {
-      return Json::parse(stream, refuse_equal_keys);
-    } catch (const Json::exception& error) {
-      refuse(error.what());
-    }
+    const std::string text{std::istreambuf_iterator<char>(stream), {}};
+    KeyWatch watch;
+    if (!Json::sax_parse(text, &watch)) refuse(watch.complaint());
+    return Json::parse(text);
   }
 
   void check_keys(const Json& object, std::string_view where,
-                  const std::set<std::string>& known) const {
+                  std::initializer_list<std::string_view> known) const {
     if (!object.is_object()) refuse(fmt::format("{} is no object, needed: one", where));
     for (const auto& [key, value] : object.items()) {
-      if (known.contains(key)) continue;
-      refuse(fmt::format("found the key {} in {}, needed: one of {}", Json(key).dump(), where,
-                         Json(known).dump()));
+      if (std::ranges::find(known, key) != known.end()) continue;
+      refuse(fmt::format("found the key {} in {}, needed: one of {}",
+                         Json(key).dump(-1, ' ', true, Json::error_handler_t::replace), where,
+                         fmt::join(known, ", ")));
     }
   }
 
+  /// The value as a whole number of that type; nothing if it is none.
   template <typename Integer>
-  Integer integer(const Json& value, std::string_view where) const {
-    // A number above 2^63 is unsigned in this parser and would turn negative.
-    const bool is_whole = value.is_number_integer() &&
-                          (!value.is_number_unsigned() ||
-                           value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
+  static std::optional<Integer> whole_number(const Json& value) {
     constexpr auto kMin = std::int64_t{std::numeric_limits<Integer>::min()};
     constexpr auto kMax = std::int64_t{std::numeric_limits<Integer>::max()};
-    if (!is_whole || value.get<std::int64_t>() < kMin || value.get<std::int64_t>() > kMax) {
-      refuse(fmt::format("{} is {}, needed: a whole number from {} to {}", where,
-                         value.dump().substr(0, 40), kMin, kMax));
-    }
-    return static_cast<Integer>(value.get<std::int64_t>());
+    if (!value.is_number_integer()) return std::nullopt;
+    // A number above 2^63 is unsigned in this parser and would turn negative.
+    constexpr auto kMaxUnsigned = static_cast<std::uint64_t>(kMax);
+    if (value.is_number_unsigned() && value.get<std::uint64_t>() > kMaxUnsigned)
+      return std::nullopt;
+    const auto number = value.get<std::int64_t>();
+    if (number < kMin || number > kMax) return std::nullopt;
+    return static_cast<Integer>(number);
+  }
+
+  [[noreturn]] void refuse_number(const std::string& where, const Json& value, int bits) const {
+    refuse(fmt::format("{} is {}, needed: a whole number of {} bits", where,
+                       value.dump().substr(0, 40), bits));
   }
 
   std::vector<std::int32_t> integers(const Json& value, const std::string& where) const {
@@ -95,7 +143,9 @@ class BatchReader {
     std::vector<std::int32_t> numbers;
     numbers.reserve(value.size());
     for (const Json& item : value) {
-      numbers.push_back(integer<std::int32_t>(item, fmt::format("{}[{}]", where, numbers.size())));
+      const auto number = whole_number<std::int32_t>(item);
+      if (!number) refuse_number(fmt::format("{}[{}]", where, numbers.size()), item, 32);
+      numbers.push_back(*number);
     }
     return numbers;
   }
@@ -107,11 +157,13 @@ class BatchReader {
       refuse(fmt::format("found no \"ids\" in {}, needed: token ids", where));
     found.ids = integers(item["ids"], where + ".ids");
     if (item.contains("position")) {
-      found.position = integer<std::int64_t>(item["position"], where + ".position");
       constexpr std::int64_t kMaxPosition = std::int64_t{1} << 62;
-      if (found.position < 0 || found.position > kMaxPosition) {
-        refuse(fmt::format("{}.position is {}, needed: 0 to 2^62", where, found.position));
+      const auto position = whole_number<std::int64_t>(item["position"]);
+      if (!position || *position < 0 || *position > kMaxPosition) {
+        refuse(fmt::format("{}.position is {}, needed: 0 to 2^62", where,
+                           item["position"].dump().substr(0, 40)));
       }
+      found.position = *position;
     }
     if (item.contains("lookback")) found.lookback = integers(item["lookback"], where + ".lookback");
     const auto depth = static_cast<std::size_t>(engram_.lookback_depth());

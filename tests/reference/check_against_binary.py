@@ -28,9 +28,6 @@ class Binary:
     def run(self, *arguments) -> subprocess.CompletedProcess:
         return subprocess.run([self.path, *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
-    def has(self, command: str) -> bool:
-        return self.run(command, "--help").returncode == 0
-
     def write(self, name: str, content) -> pathlib.Path:
         file = self.folder / name
         file.write_text(content if isinstance(content, str) else json.dumps(content))
@@ -127,6 +124,15 @@ def check_chunks(binary: Binary, seed: int, rounds: int) -> bool:
     return True
 
 
+def check_map_file(binary: Binary) -> bool:
+    """A token map written here, byte by byte as documented."""
+    config = json.loads((GOLDEN / "layouts.json").read_text())[1]["config"]
+    ids = np.random.default_rng(5).integers(0, 64, size=200)
+    (binary.folder / "some.map").write_bytes(reference.encode_token_map(ids, "made by a test"))
+    case = {"requests": [{"ids": list(range(200))}], "token_map": ids.tolist()}
+    return same(binary.hash_rows(config, {**case, "token_map": "some.map"}), reference.hash_case(case, config))
+
+
 def check_corpora(binary: Binary) -> bool:
     """Real tokens through the real tokenizer's map: the head of each corpus."""
     config = json.loads((GOLDEN / "layouts.json").read_text())[0]["config"]
@@ -179,6 +185,7 @@ def main() -> int:
             "hash: golden cases": lambda: check_golden_hash(binary),
             "hash: random cases": lambda: check_random_hash(binary, options.seed, options.rounds),
             "hash: chunks and windows": lambda: check_chunks(binary, options.seed, options.rounds),
+            "hash: token map file": lambda: check_map_file(binary),
             "hash: real tokens": lambda: check_corpora(binary),
             "hash: bad input": lambda: check_bad_input(binary),
         }

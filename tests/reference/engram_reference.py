@@ -225,6 +225,13 @@ def token_map_of_vocabulary(tokens: list[str], decode=decode_token, fold=normali
     return np.array([*ids, *fresh], dtype=np.int32)
 
 
+def encode_token_map(ids: np.ndarray, provenance: str = "") -> bytes:
+    """The file of docs/formats/token_map.md."""
+    body = np.ascontiguousarray(ids, dtype="<i4").tobytes() + provenance.encode()
+    head = struct.pack("<8sIIQQ", b"PENSTMAP", 1, 0, len(ids), len(provenance.encode()))
+    return head + hashlib.sha256(head + body).digest() + body
+
+
 # --- Rows ---------------------------------------------------------------------------------------
 
 
