@@ -32,4 +32,4 @@ fuzz() {
 }
 export -f fuzz
 export share
-printf '%s\0' "${fuzzers[@]}" | xargs -0 -n 1 -P "$jobs" bash -c 'fuzz "$0"'
+printf '%s\0' "${fuzzers[@]}" | xargs -0 -n 1 -P "$jobs" bash -c 'fuzz "$0"' || exit 1
