@@ -41,7 +41,7 @@ std::string token_bytes(const std::string& token) {
 
 /// What tells a token from others.
 std::string token_key(const std::string& token) {
-  const std::string bytes = token_bytes(token);
+  std::string bytes = token_bytes(token);
   const auto text = decode_utf8(bytes);
   if (!text || text->find(U'\uFFFD') != std::u32string::npos) return token;
   const std::u32string normalised = normalise_text(*text);

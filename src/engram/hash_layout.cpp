@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "penstock/checkpoint/bucket_primes.hpp"
 #include "penstock/core/error.hpp"
@@ -53,7 +54,7 @@ std::vector<std::int64_t> layer_multipliers(const EngramConfig& config, int laye
 
 }  // namespace
 
-HashLayout::HashLayout(const EngramConfig& config_in) : config(config_in) {
+HashLayout::HashLayout(EngramConfig config_in) : config(std::move(config_in)) {
   check_config(config);
   primes = bucket_primes(config);
   for (std::size_t layer = 0; layer < primes.size(); ++layer) {

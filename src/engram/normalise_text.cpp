@@ -23,9 +23,9 @@ void append_syllable(std::u32string& text, char32_t syllable) {
   constexpr char32_t kVowels = 21;
   constexpr char32_t kTails = 28;
   const char32_t index = syllable - 0xAC00;
-  text += 0x1100 + index / (kVowels * kTails);
-  text += 0x1161 + index / kTails % kVowels;
-  if (index % kTails != 0) text += 0x11A7 + index % kTails;
+  text += static_cast<char32_t>(0x1100 + index / (kVowels * kTails));
+  text += static_cast<char32_t>(0x1161 + index / kTails % kVowels);
+  if (index % kTails != 0) text += static_cast<char32_t>(0x11A7 + index % kTails);
 }
 
 /// Decomposes one character, drops marks, lowercases.

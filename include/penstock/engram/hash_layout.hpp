@@ -11,7 +11,7 @@ namespace penstock {
 struct HashLayout {
   /// Errors: InvalidArgument for a configuration whose primes, rows or products would not fit
   ///         (row ids are int32; compressed id times multiplier is below 2^63).
-  explicit HashLayout(const EngramConfig& config);
+  explicit HashLayout(EngramConfig config_in);
 
   EngramConfig config;
   /// [layers][columns], order-major: column (n - 2) * heads + head.
