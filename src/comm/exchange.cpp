@@ -106,7 +106,7 @@ void gather_chunk_columns(Communicator& comm, std::span<const std::byte> rows,
   const auto block = static_cast<std::size_t>(chunk * token_bytes);
   // Padded to whole chunks, so that every rank sends and receives equal blocks.
   std::vector<std::byte> padded(block * static_cast<std::size_t>(comm.size()));
-  std::memcpy(padded.data(), rows.data(), rows.size());
+  std::ranges::copy(rows, padded.begin());
   std::vector<std::byte> received(padded.size());
   comm.all_to_all(padded, received, block);
   lay_side_by_side(received, comm.size(), chunk, token_bytes, out);
