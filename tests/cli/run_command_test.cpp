@@ -76,7 +76,9 @@ TEST_F(RunCommand, GivesEachProcessItsRankAndOneOfThemPrints) {
 TEST_F(RunCommand, SaysThatRowShardsAreUsedWhereColumnsDoNotSuffice) {
   const auto result = run("--tp 4 --dp 4 --placement host --dp-shard --verify --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  for (const json& rank : json::parse(result.out)["ranks"]) {
+  const json report = json::parse(result.out);
+  ASSERT_EQ(report["ranks"].size(), 16U);
+  for (const json& rank : report["ranks"]) {
     EXPECT_EQ(rank["layers"][0]["shard"], "rows");
   }
 }
@@ -85,8 +87,9 @@ TEST_F(RunCommand, InjectsWhereAStageBeginsAtAnEngramLayer) {
   for (const std::string cuts : {"1", "14", "2"}) {
     const auto result = run("--pp 2 --pp-cuts " + cuts + " --verify --json");
     ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json report = json::parse(result.out);
     std::size_t layers = 0;
-    for (const json& rank : json::parse(result.out)["ranks"]) layers += rank["layers"].size();
+    for (const json& rank : report["ranks"]) layers += rank["layers"].size();
     EXPECT_EQ(layers, 2U) << cuts;
   }
 }
