@@ -137,7 +137,7 @@ void add_options(CLI::App& command, RunArguments& arguments) {
           {"auto", "replicated", "k_shard", "n_shard", "weight_gather", "identical_rows"}));
   command.add_flag("--processes", options.uses_processes, "each rank a process, not a thread");
   command.add_option("--engine", options.engine, "how ranks communicate")
-      ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
+      ->check(CLI::IsMember({"threads", "mpi"}));
   command.add_option("--device", arguments.device, "where the work runs")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--layers", options.layers, "serve only these layers")->delimiter(',');

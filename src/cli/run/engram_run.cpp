@@ -376,6 +376,10 @@ class EngramRun {
     const TableStatus& status = table.status();
     const EngramStageTimes times = stage_->times(record.layer_id);
     const double read = seconds(times.read);
+    // On CUDA the host sees launches only, so that no time is better than a wrong one.
+    const auto timed = [&](double value) {
+      return device_.kind == DeviceKind::Cpu ? json(value) : json(nullptr);
+    };
     json report = {
         {"layer", record.layer_id},
         {"rows", table.spec().num_rows},
@@ -388,12 +392,13 @@ class EngramRun {
         {"load_seconds", status.load_seconds},
         {"tokens", record.tokens},
         {"rejected_ids", table.rejected_ids()},
-        {"read_seconds", read},
-        {"wait_seconds", seconds(times.wait)},
+        {"read_seconds", timed(read)},
+        {"wait_seconds", timed(seconds(times.wait))},
         {"exchange_seconds", seconds(times.exchange)},
-        {"project_seconds", seconds(times.project)},
-        {"gate_seconds", seconds(times.gate)},
-        {"hidden_share", read > 0 ? std::clamp(1 - seconds(times.wait) / read, 0.0, 1.0) : 1.0}};
+        {"project_seconds", timed(seconds(times.project))},
+        {"gate_seconds", timed(seconds(times.gate))},
+        {"hidden_share",
+         read > 0 ? timed(std::clamp(1 - seconds(times.wait) / read, 0.0, 1.0)) : json(nullptr)}};
     if (options_.verifies) {
       const EngramFindings& found = record.findings;
       report["verify"] = {{"ok", found.is_clean()},

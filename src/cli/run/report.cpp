@@ -28,6 +28,11 @@ std::string rate_text(std::int64_t tokens, double seconds) {
   return rate >= 1e6 ? fmt::format("{:.2f} M", rate / 1e6) : fmt::format("{:.1f} k", rate / 1e3);
 }
 
+/// A time in a report; 0 where none was taken.
+double seconds_of(const json& layer, const char* name) {
+  return layer[name].is_null() ? 0.0 : layer[name].get<double>();
+}
+
 /// What all ranks say of one layer, added up; times are those of the slowest rank.
 struct LayerSummary {
   json first;
@@ -42,11 +47,11 @@ struct LayerSummary {
     if (ranks++ == 0) first = layer;
     tokens = std::max(tokens, layer["tokens"].get<std::int64_t>());
     hash = std::max(hash, rank["hash_seconds"].get<double>());
-    read = std::max(read, layer["read_seconds"].get<double>());
-    wait = std::max(wait, layer["wait_seconds"].get<double>());
-    exchange = std::max(exchange, layer["exchange_seconds"].get<double>());
-    project = std::max(project, layer["project_seconds"].get<double>());
-    gate = std::max(gate, layer["gate_seconds"].get<double>());
+    read = std::max(read, seconds_of(layer, "read_seconds"));
+    wait = std::max(wait, seconds_of(layer, "wait_seconds"));
+    exchange = std::max(exchange, seconds_of(layer, "exchange_seconds"));
+    project = std::max(project, seconds_of(layer, "project_seconds"));
+    gate = std::max(gate, seconds_of(layer, "gate_seconds"));
     if (!layer.contains("verify")) return;
     const json& verify = layer["verify"];
     is_verified = true;
@@ -70,9 +75,11 @@ struct LayerSummary {
         fmt::format("  tokens/s: hash {}, read {}, exchange {}, projection {}, gate {}\n",
                     rate_text(tokens, hash), rate_text(tokens, read), rate_text(tokens, exchange),
                     rate_text(tokens, project), rate_text(tokens, gate));
-    text += fmt::format("  hidden share of the read: {:.1f} % ({:.2f} ms read, {:.2f} ms waited)\n",
-                        read > 0 ? std::clamp(100 * (1 - wait / read), 0.0, 100.0) : 100.0,
-                        1e3 * read, 1e3 * wait);
+    text += read > 0
+                ? fmt::format(
+                      "  hidden share of the read: {:.1f} % ({:.2f} ms read, {:.2f} ms waited)\n",
+                      std::clamp(100 * (1 - wait / read), 0.0, 100.0), 1e3 * read, 1e3 * wait)
+                : std::string("  hidden share of the read: not measured\n");
     if (is_verified) {
       text +=
           fmt::format("  verify: {} ({} row-id sets, {} rows bit for bit, {} tokens in double)\n",
