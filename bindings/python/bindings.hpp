@@ -19,6 +19,7 @@ void bind_comm(nb::module_& m);
 void bind_table(nb::module_& m);
 void bind_engram(nb::module_& m);
 void bind_layer(nb::module_& m);
+void bind_gate(nb::module_& m);
 void bind_plan(nb::module_& m);
 
 }  // namespace penstock::python

@@ -20,5 +20,6 @@ NB_MODULE(_penstock, m) {
   python::bind_table(m);
   python::bind_engram(m);
   python::bind_layer(m);
+  python::bind_gate(m);
   python::bind_plan(m);
 }

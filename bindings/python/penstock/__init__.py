@@ -9,6 +9,7 @@ from penstock._errors import Error, InvalidArgument
 from penstock._penstock import (
     Communicator,
     EngramLayer,
+    GateLinear,
     HashLayout,
     NgramHasher,
     Table,
@@ -29,6 +30,7 @@ __all__ = [
     "Communicator",
     "EngramLayer",
     "Error",
+    "GateLinear",
     "HashLayout",
     "InvalidArgument",
     "NgramHasher",
