@@ -1,6 +1,7 @@
 #include "arrays.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -46,17 +47,75 @@ const NumpyNames& numpy() {
   return *names;
 }
 
+// What a torch dtype is to us.
+struct TorchDType {
+  PyObject* dtype = nullptr;
+  Element element = Element::Other;
+  int bits = 0;
+  bool is_signed = false;
+};
+
+std::vector<TorchDType> torch_dtypes(nb::handle torch) {
+  struct Named {
+    const char* name;
+    Element element;
+    int bits;
+    bool is_signed;
+  };
+  constexpr std::array<Named, 12> known{{{"int32", Element::Integer, 32, true},
+                                         {"bfloat16", Element::BF16, 16, true},
+                                         {"int64", Element::Integer, 64, true},
+                                         {"bool", Element::Bool, 8, false},
+                                         {"uint8", Element::Integer, 8, false},
+                                         {"int8", Element::Integer, 8, true},
+                                         {"int16", Element::Integer, 16, true},
+                                         {"uint16", Element::Integer, 16, false},
+                                         {"uint32", Element::Integer, 32, false},
+                                         {"uint64", Element::Integer, 64, false},
+                                         {"float8_e4m3fn", Element::Byte, 8, true},
+                                         {"float8_e8m0fnu", Element::Byte, 8, true}}};
+  std::vector<TorchDType> out;
+  for (const Named& named : known) {
+    if (!nb::hasattr(torch, named.name)) continue;  // an older torch
+    nb::object dtype = torch.attr(named.name);
+    out.push_back({dtype.release().ptr(), named.element, named.bits, named.is_signed});
+  }
+  return out;
+}
+
+struct TorchNames {
+  nb::object module;
+  PyTypeObject* tensor_type;
+  nb::object empty;
+  nb::object bfloat16;
+  nb::object int32;
+  std::vector<TorchDType> dtypes;
+};
+
 // torch, if somebody has imported it; who holds a tensor has.
-nb::object imported_torch() {
-  PyObject* modules = PyImport_GetModuleDict();
-  PyObject* torch = PyDict_GetItemString(modules, "torch");
-  return torch == nullptr ? nb::object() : nb::borrow(torch);
+const TorchNames* imported_torch() {
+  static const TorchNames* names = nullptr;
+  if (names != nullptr) return names;
+  PyObject* found = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (found == nullptr) return nullptr;
+  const nb::object torch = nb::borrow(found);
+  // While torch is being imported, or where something else has its name, there are no tensors.
+  for (const char* name : {"Tensor", "empty", "bfloat16", "int32"}) {
+    if (!nb::hasattr(torch, name)) return nullptr;
+  }
+  nb::object tensor_type = torch.attr("Tensor");
+  names = new TorchNames{torch,
+                         reinterpret_cast<PyTypeObject*>(tensor_type.release().ptr()),
+                         torch.attr("empty"),
+                         torch.attr("bfloat16"),
+                         torch.attr("int32"),
+                         torch_dtypes(torch)};
+  return names;
 }
 
 bool is_torch_tensor(nb::handle object) {
-  const nb::object torch = imported_torch();
-  if (!torch.is_valid() || !nb::hasattr(torch, "Tensor")) return false;
-  return nb::isinstance(object, torch.attr("Tensor"));
+  const TorchNames* torch = imported_torch();
+  return torch != nullptr && PyObject_TypeCheck(object.ptr(), torch->tensor_type) != 0;
 }
 
 bool is_numpy_array(nb::handle object) {
@@ -64,28 +123,24 @@ bool is_numpy_array(nb::handle object) {
                             reinterpret_cast<PyTypeObject*>(numpy().array_type.ptr())) != 0;
 }
 
-// The dtypes that DLPack or numpy cannot carry, by name, and the plain integers that can.
+// The dtypes of other packages that numpy cannot export, by name, and the plain integers that it can.
 struct BitView {
   Element element = Element::Other;
   const char* integer = nullptr;
 };
 
 BitView bit_view(std::string_view dtype) {
-  if (dtype.starts_with("torch.")) dtype.remove_prefix(6);
   if (dtype == "bfloat16") return {Element::BF16, "uint16"};
-  if (dtype == "bool") return {Element::Bool, "uint8"};  // what torch could not export at first
   if (dtype == "float8_e4m3fn" || dtype == "float8_e8m0fnu") return {Element::Byte, "uint8"};
   return {};
 }
 
-Device device_of(const nb::ndarray<nb::ro>& view, const char* name) {
-  switch (view.device_type()) {
-    case nb::device::cpu::value:
-    case nb::device::cuda_host::value: return Device::cpu();
-    case nb::device::cuda::value:
-    case nb::device::cuda_managed::value: return Device::cuda(view.device_id());
-    default: refuse(name, "an array on a device of another kind", "host or CUDA memory");
+std::vector<std::int64_t> integers_of(nb::handle tuple) {
+  std::vector<std::int64_t> out;
+  for (const nb::handle item : nb::borrow<nb::tuple>(tuple)) {
+    out.push_back(nb::cast<std::int64_t>(item));
   }
+  return out;
 }
 
 }  // namespace
@@ -95,23 +150,36 @@ void prepare_arrays() {
 }
 
 Array::Array(nb::handle object, const char* name) : name_(name) {
-  if (is_numpy_array(object)) {
-    import(object);
-    return;
-  }
-  if (is_torch_tensor(object)) {
-    library_ = Library::Torch;
-    const nb::object tensor = nb::borrow(object);
-    import(nb::cast<bool>(tensor.attr("requires_grad")) ? tensor.attr("detach")() : tensor);
-    return;
-  }
+  if (is_torch_tensor(object)) library_ = Library::Torch;
   const bool is_sequence = PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0;
-  if (!is_sequence) refuse(name, type_text(object), "a numpy array or a torch tensor");
-  import(numpy().asarray(object));
+  if (library_ == Library::Numpy && !is_sequence && !is_numpy_array(object)) {
+    refuse(name, type_text(object), "a numpy array or a torch tensor");
+  }
+  import(is_sequence ? numpy().asarray(object) : nb::borrow(object));
 }
 
 void Array::import(nb::handle object) {
   object_ = nb::borrow(object);
+  const std::vector<std::int64_t> strides =
+      library_ == Library::Torch ? import_torch() : import_numpy();
+  std::int64_t inner = 1;
+  bool is_dense = true;
+  for (std::size_t i = shape_.size(); i-- > 1;) {
+    is_dense = is_dense && (shape_[i] == 1 || strides[i] == inner);
+    inner *= shape_[i];
+  }
+  row_stride_ = shape_.empty() || shape_[0] <= 1 ? inner : strides[0];
+  // Rows that overlap or run backwards are nothing that a reader of rows expects.
+  if (size() != 0 && (!is_dense || row_stride_ < inner)) return import(dense_copy());
+  if (size() == 0) row_stride_ = inner;
+}
+
+nb::object Array::dense_copy() const {
+  return library_ == Library::Numpy ? numpy().ascontiguousarray(object_)
+                                    : object_.attr("contiguous")();
+}
+
+std::vector<std::int64_t> Array::import_numpy() {
   BitView special;
   if (!nb::try_cast<nb::ndarray<nb::ro>>(object_, view_, false)) {
     const nb::object dtype = object_.attr("dtype");
@@ -120,56 +188,58 @@ void Array::import(nb::handle object) {
       refuse(name_, "an array of dtype " + text_of(dtype),
              "an array with plain memory and a native dtype");
     }
-    object_ = library_ == Library::Numpy
-                  ? object_.attr("view")(special.integer)
-                  : object_.attr("view")(imported_torch().attr(special.integer));
+    object_ = object_.attr("view")(special.integer);
     if (!nb::try_cast<nb::ndarray<nb::ro>>(object_, view_, false)) {
       refuse(name_, "an array that DLPack cannot carry", "an array with plain memory");
     }
   }
-
-  device_ = device_of(view_, name_);
   const nb::dlpack::dtype dtype = view_.dtype();
   bits_ = dtype.bits;
   is_signed_ = dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Int);
-  const bool is_integer =
-      is_signed_ || dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::UInt);
   if (special.element != Element::Other) {
     element_ = special.element;
-  } else if (dtype.lanes != 1) {
-    element_ = Element::Other;
-  } else if (is_integer) {
+  } else if (is_signed_ || dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::UInt)) {
     element_ = Element::Integer;
-  } else if (dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat)) {
-    element_ = bits_ == 16 ? Element::BF16 : Element::Other;
   } else if (dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bool)) {
     element_ = Element::Bool;
-  } else if (bits_ == 8) {
-    element_ = Element::Byte;  // one of the 8-bit floats
   } else {
     element_ = Element::Other;
   }
-
+  data_ = static_cast<const std::byte*>(view_.data());
   shape_.clear();
-  std::int64_t inner = 1;
-  bool is_dense = true;
-  for (std::size_t i = view_.ndim(); i-- > 1;) {
-    const auto extent = static_cast<std::int64_t>(view_.shape(i));
-    is_dense = is_dense && (extent == 1 || view_.stride(i) == inner);
-    inner *= extent;
-  }
+  std::vector<std::int64_t> strides;
   for (std::size_t i = 0; i < view_.ndim(); ++i) {
     shape_.push_back(static_cast<std::int64_t>(view_.shape(i)));
+    strides.push_back(view_.stride(i));
   }
-  row_stride_ = view_.ndim() == 0 || shape_[0] <= 1 ? inner : view_.stride(0);
-  // Rows that overlap or run backwards are nothing that a reader of rows expects.
-  if (size() != 0 && (!is_dense || row_stride_ < inner)) {
-    const nb::object dense = library_ == Library::Numpy ? numpy().ascontiguousarray(object_)
-                                                        : object_.attr("contiguous")();
-    return import(dense);
+  return strides;
+}
+
+// Not by DLPack: torch orders that on the legacy stream, which a graph under capture forbids.
+std::vector<std::int64_t> Array::import_torch() {
+  element_ = Element::Other;
+  bits_ = 0;
+  const nb::object dtype = object_.attr("dtype");
+  for (const TorchDType& known : imported_torch()->dtypes) {
+    if (known.dtype != dtype.ptr()) continue;
+    element_ = known.element;
+    bits_ = known.bits;
+    is_signed_ = known.is_signed;
   }
-  if (size() == 0) row_stride_ = inner;
-  data_ = static_cast<const std::byte*>(view_.data());
+  try {
+    data_ =
+        reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(object_.attr("data_ptr")()));
+    shape_ = integers_of(object_.attr("shape"));
+    const bool is_cuda = nb::cast<bool>(object_.attr("is_cuda"));
+    if (!is_cuda && !nb::cast<bool>(object_.attr("is_cpu"))) {
+      refuse(name_, "a tensor on " + text_of(object_.attr("device")), "host or CUDA memory");
+    }
+    device_ = is_cuda ? Device::cuda(nb::cast<int>(object_.attr("get_device")())) : Device::cpu();
+    return integers_of(object_.attr("stride")());
+  } catch (const nb::python_error& error) {
+    refuse(name_, std::string("a tensor without plain memory: ") + error.what(),
+           "a dense tensor on the CPU or a CUDA device");
+  }
 }
 
 std::int64_t Array::size() const {
@@ -197,8 +267,7 @@ std::string Array::element_text() const {
 Array Array::contiguous() const {
   if (is_contiguous()) return *this;
   Array copy = *this;
-  copy.import(library_ == Library::Numpy ? numpy().ascontiguousarray(object_)
-                                         : object_.attr("contiguous")());
+  copy.import(dense_copy());
   return copy;
 }
 
@@ -256,7 +325,7 @@ std::span<const std::uint8_t> Array::flags() const {
 StreamRef Array::stream() const {
   if (device_.kind != DeviceKind::Cuda || library_ != Library::Torch) return {};
   const nb::object stream =
-      imported_torch().attr("cuda").attr("current_stream")(object_.attr("device"));
+      imported_torch()->module.attr("cuda").attr("current_stream")(object_.attr("device"));
   const auto address = nb::cast<std::uintptr_t>(stream.attr("cuda_stream"));
   return StreamRef(reinterpret_cast<CUstream_st*>(address));
 }
@@ -312,7 +381,7 @@ namespace {
 Array integers_on_device(const Array& array, int bits) {
   expect_integers(array);
   if (array.is_signed() && array.bits() == bits) return array;
-  const nb::object type = imported_torch().attr(bits == 32 ? "int32" : "int64");
+  const nb::object type = imported_torch()->module.attr(bits == 32 ? "int32" : "int64");
   const nb::object converted = array.object().attr("to")(type);
   if (array.bits() >= bits) {
     const nb::object is_equal = converted.attr("eq")(array.object()).attr("all")().attr("item")();
@@ -366,10 +435,10 @@ void Output::make(Library library, nb::object device, std::span<const std::int64
     PyBuffer_Release(&buffer);
     return;
   }
-  const nb::object torch = imported_torch();
-  object_ = torch.attr("empty")(
-      extents, nb::arg("dtype") = torch.attr(type == Type::BF16 ? "bfloat16" : "int32"),
-      nb::arg("device") = device);
+  const TorchNames& torch = *imported_torch();
+  object_ =
+      torch.empty(extents, nb::arg("dtype") = type == Type::BF16 ? torch.bfloat16 : torch.int32,
+                  nb::arg("device") = device);
   data_ = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(object_.attr("data_ptr")()));
 }
 

@@ -82,6 +82,10 @@ class Array {
 
  private:
   void import(nb::handle object);
+  // Both read object_ and give its strides in elements.
+  std::vector<std::int64_t> import_numpy();
+  std::vector<std::int64_t> import_torch();
+  nb::object dense_copy() const;
 
   const char* name_;
   nb::object object_;

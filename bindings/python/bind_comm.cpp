@@ -14,15 +14,17 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "bindings.hpp"
+#include "devices.hpp"
 #include "penstock/comm/communicator.hpp"
+#include "penstock/comm/launch.hpp"
 #include "penstock/core/error.hpp"
+#include "python_call.hpp"
 
 namespace penstock::python {
 namespace {
@@ -39,55 +41,46 @@ std::vector<std::byte> from_bytes(nb::handle object) {
   return {data, data + bytes.size()};
 }
 
-// A Python function that C++ may copy, call and destroy without the GIL.
-class PythonCall {
- public:
-  explicit PythonCall(nb::object function)
-      : function_(new nb::object(std::move(function)), [](nb::object* object) {
-          const nb::gil_scoped_acquire acquire;
-          delete object;
-        }) {}
-
-  /// Calls `body` with the function and the GIL. A Python exception becomes its text, since it must
-  /// not travel where there is no GIL.
-  template <typename Body>
-  auto operator()(const Body& body) const {
-    const nb::gil_scoped_acquire acquire;
-    try {
-      return body(*function_);
-    } catch (const nb::python_error& error) {
-      throw std::runtime_error(error.what());
-    } catch (const nb::cast_error&) {
-      throw std::runtime_error("a callback returned something else than a list of bytes");
-    }
-  }
-
- private:
-  std::shared_ptr<nb::object> function_;
-};
-
 std::vector<std::vector<std::byte>> list_of_bytes(nb::handle answer) {
   std::vector<std::vector<std::byte>> out;
   for (const nb::handle item : nb::cast<nb::list>(answer)) out.push_back(from_bytes(item));
   return out;
 }
 
-Shared from_callbacks(int rank, int size, nb::object all_gather_bytes, nb::object barrier,
-                      nb::object all_to_all_bytes, nb::object abort) {
-  CommCallbacks callbacks;
-  callbacks.all_gather =
-      [call = PythonCall(std::move(all_gather_bytes))](std::span<const std::byte> mine) {
+// The Python functions of one group.
+struct Functions {
+  nb::object all_gather_bytes;
+  nb::object barrier = nb::none();
+  nb::object all_to_all_bytes = nb::none();
+  nb::object abort = nb::none();
+  nb::object split = nb::none();
+};
+
+// What a split function answers: a dict with the names of Communicator.callbacks().
+Functions functions_of(nb::handle answer) {
+  const auto named = nb::cast<nb::dict>(answer);
+  const auto get = [&](const char* name) {
+    return named.contains(name) ? nb::object(named[name]) : nb::none();
+  };
+  return {get("all_gather_bytes"), get("barrier"), get("all_to_all_bytes"), get("abort"),
+          get("split")};
+}
+
+CommCallbacks callbacks_of(Functions functions) {
+  CommCallbacks out;
+  out.all_gather =
+      [call = PythonCall(std::move(functions.all_gather_bytes))](std::span<const std::byte> mine) {
         return call(
             [&](const nb::object& function) { return list_of_bytes(function(as_bytes(mine))); });
       };
-  if (!barrier.is_none()) {
-    callbacks.barrier = [call = PythonCall(std::move(barrier))] {
+  if (!functions.barrier.is_none()) {
+    out.barrier = [call = PythonCall(std::move(functions.barrier))] {
       call([](const nb::object& function) { function(); });
     };
   }
-  if (!all_to_all_bytes.is_none()) {
-    callbacks.all_to_all = [call = PythonCall(std::move(all_to_all_bytes))](
-                               const std::vector<CommCallbacks::Bytes>& for_each_rank) {
+  if (!functions.all_to_all_bytes.is_none()) {
+    out.all_to_all = [call = PythonCall(std::move(functions.all_to_all_bytes))](
+                         const std::vector<CommCallbacks::Bytes>& for_each_rank) {
       return call([&](const nb::object& function) {
         nb::list blocks;
         for (const auto& block : for_each_rank) blocks.append(as_bytes(block));
@@ -95,8 +88,8 @@ Shared from_callbacks(int rank, int size, nb::object all_gather_bytes, nb::objec
       });
     };
   }
-  if (!abort.is_none()) {
-    callbacks.abort = [call = PythonCall(std::move(abort))](std::string_view cause) {
+  if (!functions.abort.is_none()) {
+    out.abort = [call = PythonCall(std::move(functions.abort))](std::string_view cause) {
       try {
         call([&](const nb::object& function) { function(std::string(cause)); });
       } catch (const std::exception&) {
@@ -104,15 +97,49 @@ Shared from_callbacks(int rank, int size, nb::object all_gather_bytes, nb::objec
       }
     };
   }
+  if (!functions.split.is_none()) {
+    out.split = [call = PythonCall(std::move(functions.split))](
+                    const std::vector<std::vector<int>>& groups, int mine) {
+      return call([&](const nb::object& function) {
+        const nb::object answer = function(groups, mine);
+        return mine < 0 ? CommCallbacks{} : callbacks_of(functions_of(answer));
+      });
+    };
+  }
+  return out;
+}
+
+Shared from_callbacks(int rank, int size, nb::object all_gather_bytes, nb::object barrier,
+                      nb::object all_to_all_bytes, nb::object abort, nb::object split) {
+  CommCallbacks callbacks =
+      callbacks_of({std::move(all_gather_bytes), std::move(barrier), std::move(all_to_all_bytes),
+                    std::move(abort), std::move(split)});
   const nb::gil_scoped_release release;
   return make_callback_communicator(rank, size, std::move(callbacks));
 }
 
-std::vector<Shared> thread_group(int n, double deadline_seconds) {
+CommOptions options_with(double deadline_seconds) {
   CommOptions options;
   options.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(deadline_seconds * 1000));
+  options.start_deadline = options.deadline;
+  return options;
+}
+
+Shared from_launch(double deadline_seconds) {
+  const nb::gil_scoped_release release;
+  const std::optional<Launch> launch = detect_launch();
+  if (!launch) {
+    throw Error(ErrorCode::NotFound,
+                "join_launch: found no variables of a launcher, needs a process started by "
+                "penstock.launch_processes, mpirun, torchrun or srun");
+  }
+  return join_launch(*launch, options_with(deadline_seconds));
+}
+
+std::vector<Shared> thread_group(int n, double deadline_seconds) {
   std::vector<Shared> out;
-  for (auto& rank : make_thread_group(n, options)) out.emplace_back(std::move(rank));
+  for (auto& rank : make_thread_group(n, options_with(deadline_seconds)))
+    out.emplace_back(std::move(rank));
   return out;
 }
 
@@ -149,15 +176,44 @@ Returns:
             return Shared(make_mpi_communicator());
           },
           "All ranks of MPI_COMM_WORLD. Raises Error: Unsupported in a build without MPI.")
+      .def_static(
+          "join_launch", &from_launch, nb::kw_only(), nb::arg("deadline_seconds") = 60.0,
+          R"(All processes of the job that launch_processes(), mpirun, torchrun or srun started.
+
+Needs neither MPI nor torch: the ranks meet at the place that the launcher's variables name.
+
+Args:
+    deadline_seconds: how long a rank waits for the others, to meet and in one call.
+
+Raises:
+    Error: NotFound without such variables; Unsupported if they name no meeting place (set
+        PENSTOCK_ADDRESS then); PeerFailed if ranks do not come.)")
+      .def_static(
+          "nccl",
+          [](Communicator& host, nb::handle device) {
+            const Device where = device_from(device);
+            const nb::gil_scoped_release release;
+            return Shared(make_nccl_communicator(host, where));
+          },
+          nb::arg("host"), nb::arg("device") = nb::none(), nb::keep_alive<0, 1>(),
+          nb::sig("def nccl(host: Communicator, device: typing.Any = None) -> Communicator"),
+          R"(The ranks of `host`, each with a CUDA device of its own, joined by NCCL.
+
+GateLinear's strategies k_shard, n_shard and identical_rows need it on GPUs. Collective over `host`.
+
+Raises:
+    Error: Unsupported in a build without NCCL, or if its library cannot be opened.)")
       .def_static("callbacks", &from_callbacks, nb::arg("rank"), nb::arg("size"),
                   nb::arg("all_gather_bytes"), nb::arg("barrier") = nb::none(),
                   nb::arg("all_to_all_bytes") = nb::none(), nb::arg("abort") = nb::none(),
+                  nb::arg("split") = nb::none(),
                   nb::sig("def callbacks(rank: int, size: int, all_gather_bytes: "
                           "collections.abc.Callable[[bytes], list[bytes]], barrier: "
                           "collections.abc.Callable[[], None] | None = None, all_to_all_bytes: "
                           "collections.abc.Callable[[list[bytes]], list[bytes]] | None = None, "
-                          "abort: collections.abc.Callable[[str], None] | None = None) -> "
-                          "Communicator"),
+                          "abort: collections.abc.Callable[[str], None] | None = None, split: "
+                          "collections.abc.Callable[[list[list[int]], int], dict[str, typing.Any] "
+                          "| None] | None = None) -> Communicator"),
                   R"(A communicator made of a framework's own collectives.
 
 Args:
@@ -165,6 +221,9 @@ Args:
     barrier: returns when every rank has called it; made from all_gather_bytes if None.
     all_to_all_bytes: takes a block for each rank, gives one from each.
     abort: told the cause when this rank gives up.
+    split: takes groups as lists of ranks, and the index of this rank's own or -1; gives the
+        callbacks of that group as a dict with the names of these arguments. Without it split()
+        raises Error: Unsupported.
 
 All are called by every rank in the same order. An exception of theirs becomes Error with code
 "PeerFailed".)")

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +21,7 @@
 
 #include "arrays.hpp"
 #include "bindings.hpp"
+#include "devices.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/gate/gate_linear.hpp"
@@ -155,6 +158,27 @@ Gate* make_gate(nb::handle weight_object, const std::shared_ptr<Communicator>& c
   return new Gate{comm, std::move(workspace), std::move(gate), options.device};
 }
 
+Gate* open_gate(const std::filesystem::path& model_dir, int layer,
+                const std::shared_ptr<Communicator>& comm, const std::string& strategy,
+                nb::handle device, nb::object workspace,
+                std::optional<std::size_t> max_temp_bytes) {
+  Offer mine;
+  GateOptions options;
+  try {
+    options.strategy = strategy_from(strategy);
+    options.device = device_from(device);
+    options.workspace = workspace_of(workspace, options.device);
+    options.max_temp_bytes = max_temp_bytes;
+  } catch (const Error& error) {
+    mine.error = error.what();
+  }
+  const nb::gil_scoped_release release;
+  agree(comm.get(), mine);
+  GateLinear gate = open_gate_linear(model_dir, layer, comm.get(), options);
+  const nb::gil_scoped_acquire acquire;
+  return new Gate{comm, std::move(workspace), std::move(gate), options.device};
+}
+
 std::optional<IndexRange> rows_from(nb::handle object) {
   if (object.is_none()) return std::nullopt;
   std::pair<std::int64_t, std::int64_t> range;
@@ -194,6 +218,12 @@ nb::object forward(Gate& self, nb::handle x_object, nb::handle attn_object,
 
 void bind_gate_properties(nb::class_<Gate>& gate) {
   gate.def_prop_ro(
+          "hidden_size", [](const Gate& self) { return self.gate.shape().hidden_size; },
+          "H: columns of the weight, width of x.")
+      .def_prop_ro(
+          "output_size", [](const Gate& self) { return self.gate.shape().output_size; },
+          "G: rows of the weight; with headwise gating, the heads.")
+      .def_prop_ro(
           "strategy", [](const Gate& self) { return std::string(to_string(self.gate.strategy())); },
           "The strategy in use; auto becomes replicated when each rank keeps the whole weight.")
       .def_prop_ro(
@@ -248,6 +278,25 @@ Args:
 Raises:
     InvalidArgument: on every rank, naming the rank that it comes from.
     Error: OutOfMemory, PeerFailed.)");
+  gate.def_static("open", &open_gate, nb::rv_policy::take_ownership, nb::arg("model_dir"),
+                  nb::arg("layer"), nb::arg("comm") = nb::none(), nb::arg("strategy") = "auto",
+                  nb::kw_only(), nb::arg("device") = nb::none(), nb::arg("workspace") = nb::none(),
+                  nb::arg("max_temp_bytes") = nb::none(),
+                  nb::sig("def open(model_dir: str | os.PathLike[str], layer: int, comm: "
+                          "Communicator | None = None, strategy: str = 'auto', *, device: "
+                          "typing.Any = None, workspace: typing.Any = None, max_temp_bytes: int | "
+                          "None = None) -> GateLinear"),
+                  R"(The gate of a layer of a model directory; reads this rank's share of it only.
+
+Args:
+    layer: model layer id.
+    comm, strategy, workspace, max_temp_bytes: as for GateLinear().
+    device: as for Table.open().
+
+Raises:
+    InvalidArgument: as for GateLinear().
+    Error: NotFound if the model has no such gate; Unsupported if its weight is not bf16;
+        CorruptFile if its shape is not that of config.json.)");
   gate.def(nb::new_(&make_gate), nb::arg("weight"), nb::arg("comm") = nb::none(),
            nb::arg("strategy") = "auto", nb::arg("gating") = "elementwise", nb::kw_only(),
            nb::arg("weight_is") = "full", nb::arg("workspace") = nb::none(),

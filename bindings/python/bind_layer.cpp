@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -189,12 +190,22 @@ nb::object ticket_rows(nb::handle self_object) {
                                            self.device.index));
 }
 
+double seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
 void bind_ticket(nb::module_& m) {
   nb::class_<LayerTicket>(m, "Ticket", R"(A read under way, made by EngramLayer.prefetch().
 
 Dropping a ticket joins its read and gives its slot back.)")
       .def_prop_ro(
           "tokens", [](const LayerTicket& self) { return self.ticket.tokens(); }, "T.")
+      .def_prop_ro(
+          "read_seconds", [](const LayerTicket& self) { return seconds(self.ticket.read_time()); },
+          "How long the read took, once it has been waited for. CPU only: 0 on CUDA.")
+      .def_prop_ro(
+          "wait_seconds", [](const LayerTicket& self) { return seconds(self.ticket.wait_time()); },
+          "Of that, how long the waiting call stood still. CPU only: 0 on CUDA.")
       .def("rows", &ticket_rows, nb::sig("def rows(self) -> penstock._typing.Array"),
            R"(Waits for the read; the rows themselves, without a copy.
 

@@ -16,6 +16,7 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& m);
 void bind_topology(nb::module_& m);
 void bind_comm(nb::module_& m);
+void bind_launch(nb::module_& m);
 void bind_table(nb::module_& m);
 void bind_engram(nb::module_& m);
 void bind_layer(nb::module_& m);

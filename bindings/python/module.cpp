@@ -17,6 +17,7 @@ NB_MODULE(_penstock, m) {
   python::bind_errors(m);
   python::bind_topology(m);
   python::bind_comm(m);
+  python::bind_launch(m);
   python::bind_table(m);
   python::bind_engram(m);
   python::bind_layer(m);

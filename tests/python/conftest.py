@@ -12,6 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# The same cases in every run.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 
@@ -85,10 +90,8 @@ def random_bf16(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return bits
 
 
-@pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A model directory of SMALL_CONFIG with random tables and weights."""
-    path = tmp_path_factory.mktemp("model")
+def write_model(path: pathlib.Path, is_finite: bool) -> pathlib.Path:
+    """Writes a model directory of SMALL_CONFIG with random tables and weights."""
     config = {"architectures": ["DeepseekV41ForCausalLM"], "vocab_size": 97, **SMALL_CONFIG}
     (path / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(7)
@@ -97,17 +100,31 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     tensors: dict[str, tuple[str, np.ndarray]] = {}
     for layer, rows in zip(config["engram_layer_ids"], config["engram_num_embeddings"]):
         prefix = f"layers.{layer}.engram."
-        # Every code, NaN and zero among them; scales from the smallest to the largest.
+        # Else every code, NaN and zero among them; scales from the smallest to the largest.
+        codes = (0, 120) if is_finite else (0, 256)
+        exponents = (118, 124) if is_finite else (0, 256)
         tensors[prefix + "embed.weight"] = (
-            "F8_E4M3", rng.integers(0, 256, (rows, head_dim), dtype=np.uint8))
+            "F8_E4M3", rng.integers(*codes, (rows, head_dim), dtype=np.uint8))
         tensors[prefix + "embed.scale"] = (
-            "F8_E8M0", rng.integers(0, 256, (rows, head_dim // 32), dtype=np.uint8))
+            "F8_E8M0", rng.integers(*exponents, (rows, head_dim // 32), dtype=np.uint8))
         tensors[prefix + "wkv.weight"] = (
             "BF16", random_bf16(rng, ((hc + 1) * dim, columns * head_dim)))
         tensors[prefix + "q_weight"] = ("BF16", random_bf16(rng, (hc, dim)))
         tensors[prefix + "k_weight"] = ("BF16", random_bf16(rng, (hc, dim)))
     write_safetensors(path / "model.safetensors", tensors)
     return path
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A model directory of SMALL_CONFIG whose rows hold every code and scale."""
+    return write_model(tmp_path_factory.mktemp("model"), is_finite=False)
+
+
+@pytest.fixture(scope="session")
+def finite_model_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A model directory of SMALL_CONFIG whose rows are finite numbers around 1."""
+    return write_model(tmp_path_factory.mktemp("finite_model"), is_finite=True)
 
 
 @pytest.fixture(scope="session")

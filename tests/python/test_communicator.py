@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import queue
+import sys
 import threading
 from collections.abc import Callable
 
@@ -109,6 +110,69 @@ def test_an_exception_of_a_callback_is_a_failed_peer() -> None:
     comm = penstock.Communicator.callbacks(0, 2, lambda mine: [1, 2])  # type: ignore[arg-type,list-item,return-value]
     with pytest.raises(penstock.Error, match="callback"):
         comm.all_gather_bytes(b"")
+
+
+def test_split_of_callbacks_makes_smaller_groups() -> None:
+    host = HostGroup(3)
+    pairs = {(0, 2): HostGroup(2), (1,): HostGroup(1)}
+
+    def callbacks_of(rank: int) -> penstock.Communicator:
+        def split(groups: list[list[int]], mine: int) -> dict[str, object] | None:
+            if mine < 0:
+                return None
+            ranks = groups[mine]
+            part = pairs[tuple(sorted(ranks))]
+            index = ranks.index(rank)
+            return {"all_gather_bytes": lambda data: part.all_gather(index, data)}
+
+        return penstock.Communicator.callbacks(
+            rank, 3, lambda mine: host.all_gather(rank, mine), split=split)
+
+    def body(comm: penstock.Communicator) -> list[bytes]:
+        part = comm.split(comm.rank % 2, 0)
+        assert part is not None
+        return part.all_gather_bytes(b"x" * comm.rank)
+
+    got = on_every_rank([callbacks_of(rank) for rank in range(3)], body)
+    assert got == [[b"", b"xx"], [b"x"], [b"", b"xx"]]
+
+
+RANK_PROGRAM = """
+import sys
+import penstock
+comm = penstock.Communicator.join_launch(deadline_seconds=20)
+if len(sys.argv) > 1 and comm.rank == 1:
+    print("the roof leaks", file=sys.stderr)
+    sys.exit(7)
+everyone = comm.all_gather_bytes(b"%d of %d" % (comm.rank, comm.size))
+if comm.rank == 0:
+    print(b", ".join(everyone).decode())
+"""
+
+
+def test_processes_find_each_other(capfd: pytest.CaptureFixture[str]) -> None:
+    result = penstock.launch_processes([sys.executable, "-c", RANK_PROGRAM], 3)
+    assert result.first_failure is None and [end.rank for end in result.ends] == [0, 1, 2]
+    assert capfd.readouterr().out == "0 of 3, 1 of 3, 2 of 3\n"
+
+
+def test_a_failed_process_is_named() -> None:
+    lines: list[tuple[int, str]] = []
+    result = penstock.launch_processes([sys.executable, "-c", RANK_PROGRAM, "fail"], 2,
+                                       environment={"PYTHONUNBUFFERED": "1"},
+                                       on_stderr=lambda rank, line: lines.append((rank, line)))
+    assert result.first_failure is not None
+    assert (result.first_failure.rank, result.first_failure.exit_code) == (1, 7)
+    assert str(result.first_failure) == "rank 1 ended with exit code 7"
+    assert (1, "the roof leaks") in lines
+
+
+def test_a_process_without_a_launcher_has_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(penstock.Error, match="launch_processes") as caught:
+        penstock.Communicator.join_launch()
+    assert caught.value.code == "NotFound"
 
 
 def test_arguments_are_checked() -> None:

@@ -128,6 +128,12 @@ def test_ticket_rows_are_the_tables(layer: penstock.EngramLayer, reference: Modu
     np.testing.assert_array_equal(rows, want)
 
 
+def test_tickets_tell_how_long_their_read_took(layer: penstock.EngramLayer) -> None:
+    ticket = layer.prefetch(np.zeros((8, 4), np.int32))
+    ticket.rows()
+    assert ticket.read_seconds > 0 and ticket.wait_seconds >= 0
+
+
 def test_rows_outlive_the_layer(reference: ModuleType, model_dir: pathlib.Path) -> None:
     layer = penstock.EngramLayer.open(model_dir, 4, "host", max_tokens=4, device="cpu")
     ids = np.arange(12, dtype=np.int32).reshape(3, 4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
+import pathlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import penstock
 import pytest
-from conftest import TESTS, random_bf16
+from conftest import TESTS, random_bf16, write_safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,6 +151,48 @@ def test_what_is_wrong_on_one_rank_is_wrong_on_all() -> None:
 def test_words_are_checked(arguments: dict[str, str]) -> None:
     with pytest.raises(penstock.InvalidArgument, match=next(iter(arguments))):
         penstock.GateLinear(np.zeros((8, 8), np.uint16), **arguments)
+
+
+def gate_model(path: pathlib.Path, weight: np.ndarray) -> pathlib.Path:
+    """A model directory with a gate at layer 3: 4 heads of 6 numbers."""
+    config = {"architectures": ["HYV4ForCausalLM"], "hidden_size": weight.shape[1],
+              "num_attention_heads": 4, "v_head_dim": 6, "vocab_size": 97}
+    (path / "config.json").write_text(json.dumps(config))
+    name = "model.layers.3.self_attn.linear_gate.weight"
+    write_safetensors(path / "model.safetensors", {name: ("BF16", weight)})
+    return path
+
+
+def test_a_gate_opens_from_a_model_directory(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(14)
+    weight, x = random_bf16(rng, (24, 16)), random_bf16(rng, (5, 16))
+    attn_out = random_bf16(rng, (5, 24))
+    model = gate_model(tmp_path, weight)
+    want = penstock.GateLinear(weight)(x, attn_out)
+
+    def body(comm: penstock.Communicator) -> np.ndarray:
+        gate = penstock.GateLinear.open(model, 3, comm, "weight_gather", device="cpu")
+        assert (gate.hidden_size, gate.output_size, gate.strategy) == (16, 24, "weight_gather")
+        return gate(x, attn_out, [5, 5])
+
+    for out in on_every_rank(2, body):
+        np.testing.assert_array_equal(out, want)
+    with pytest.raises(penstock.Error, match="layers.2") as caught:
+        penstock.GateLinear.open(model, 2, device="cpu")
+    assert caught.value.code == "NotFound"
+
+
+def test_a_wrong_word_on_one_rank_opens_no_gate_anywhere(tmp_path: pathlib.Path) -> None:
+    model = gate_model(tmp_path, np.zeros((24, 16), np.uint16))
+
+    def body(comm: penstock.Communicator) -> str:
+        with pytest.raises(penstock.InvalidArgument) as caught:
+            penstock.GateLinear.open(model, 3, comm, "fast" if comm.rank == 1 else "auto",
+                                     device="cpu")
+        return str(caught.value)
+
+    for text in on_every_rank(2, body):
+        assert "rank 1" in text and "fast" in text
 
 
 def test_calls_are_checked() -> None:

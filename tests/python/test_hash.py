@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import pathlib
 import threading
 from types import ModuleType
@@ -255,3 +256,34 @@ def test_token_map_survives_a_file(tmp_path: pathlib.Path) -> None:
         penstock.TokenMap.load(tmp_path / "map")
     assert caught.value.code == "CorruptFile"
     assert not isinstance(caught.value, ValueError)
+
+
+# Letters, marks, blanks and signs that Unicode has had since before 9.0.
+CHARACTERS = st.sampled_from("aAbBzZ09 .,-_\t\n\r\u00a0\u00e9\u00c9e\u0301\u0130\u0131\u00df\ufb01"
+                             "\u03a3\u03c3\u03c2\u0391\u0410\u0430\u0451\u0439\uff21\uff41\u4e2d\u3000"
+                             "\u1e9e\u212b\u2460\u00b2\U0001f600\ufffd")
+TEXTS = st.text(CHARACTERS, min_size=1, max_size=4).map(lambda text: text.encode())
+TOKENS = st.one_of(TEXTS, st.binary(min_size=1, max_size=3))  # whole characters, or parts of them
+
+
+@settings(max_examples=60, deadline=None)
+@given(tokens=st.lists(TOKENS, min_size=1, max_size=12, unique=True),
+       added=st.lists(st.sampled_from(["<s>", "</S>", "</s>", " pad "]), max_size=3, unique=True),
+       unused=st.integers(0, 3))
+def test_token_map_matches_reference(reference: ModuleType,
+                                     tmp_path_factory: pytest.TempPathFactory,
+                                     tokens: list[bytes], added: list[str], unused: int) -> None:
+    character = {byte: c for c, byte in reference._BYTES.items()}
+    names = ["".join(character[byte] for byte in token) for token in tokens]
+    document = {"model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)},
+                          "merges": []},
+                "pre_tokenizer": {"type": "ByteLevel"}, "decoder": {"type": "ByteLevel"},
+                "added_tokens": [{"id": len(names) + i, "content": content}
+                                 for i, content in enumerate(added)]}
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path.write_text(json.dumps(document))
+    size = len(names) + len(added) + unused
+    got = penstock.TokenMap.from_tokenizer(path, size)
+    want = reference.token_map_of_vocabulary(reference.read_vocabulary(path), vocab_size=size)
+    np.testing.assert_array_equal(got.ids, want)
+    assert got.size == want.max() + 1

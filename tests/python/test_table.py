@@ -25,6 +25,19 @@ def test_dequantize_of_every_code_and_scale(reference: ModuleType) -> None:
     np.testing.assert_array_equal(bits, reference.dequantise(codes, scales))
 
 
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), rows=st.integers(0, 9), blocks=st.integers(1, 9),
+       is_strided=st.booleans())
+def test_dequantize_matches_reference(reference: ModuleType, seed: int, rows: int, blocks: int,
+                                      is_strided: bool) -> None:
+    rng = np.random.default_rng(seed)
+    step = 2 if is_strided else 1
+    values = rng.integers(0, 256, (rows * step, 32 * blocks), dtype=np.uint8)[::step]
+    scales = rng.integers(0, 256, (rows * step, blocks), dtype=np.uint8)[::step]
+    np.testing.assert_array_equal(penstock.dequantize(values, scales),
+                                  reference.dequantise(values, scales))
+
+
 def test_dequantize_matches_golden_cases(golden: Any) -> None:
     cases = golden("dequant.json")
     codes = np.arange(256, dtype=np.uint8)[None]

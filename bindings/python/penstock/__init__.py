@@ -11,7 +11,9 @@ from penstock._penstock import (
     EngramLayer,
     GateLinear,
     HashLayout,
+    LaunchResult,
     NgramHasher,
+    ProcessEnd,
     Table,
     Ticket,
     TokenMap,
@@ -21,6 +23,7 @@ from penstock._penstock import (
     dequantize,
     edp_groups,
     engram_gate,
+    launch_processes,
     version,
 )
 
@@ -33,7 +36,9 @@ __all__ = [
     "GateLinear",
     "HashLayout",
     "InvalidArgument",
+    "LaunchResult",
     "NgramHasher",
+    "ProcessEnd",
     "Table",
     "Ticket",
     "TokenMap",
@@ -44,4 +49,5 @@ __all__ = [
     "dequantize",
     "edp_groups",
     "engram_gate",
+    "launch_processes",
 ]
