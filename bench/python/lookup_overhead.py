@@ -1,19 +1,21 @@
-"""What Python adds to a lookup: Table.lookup of one token beside the numpy work it cannot avoid.
+"""What Python adds to a lookup: Table.lookup beside the C++ call that it ends in.
 
-The C++ call alone is measured by `penstock_bench` (bench/reader); here the same call is timed
-through Python, beside an empty method call and the making of the result array, so that the part
-that the bindings add can be read off. Prints one JSON line.
+Both are timed in the same run, on the same model and the same row ids, one after the other, five
+times over; the medians are printed as one JSON line. torch tensors are measured where torch is
+installed. `lookup_baseline` is built with the benchmarks.
 
-    python bench/python/lookup_overhead.py [--tokens 1] [--repeat 20000]
+    python bench/python/lookup_overhead.py --baseline build/cpu-release/bench/python/lookup_baseline
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import statistics
 import struct
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -53,28 +55,52 @@ def microseconds(call: Callable[[], object], repeat: int) -> float:
     return statistics.median(batches)
 
 
+class Calls:
+    """The ways to look one step up, by name; times in microseconds."""
+
+    def __init__(self, table: penstock.Table, tokens: int) -> None:
+        ids = np.arange(tokens * 24, dtype=np.int32).reshape(tokens, 24)
+        self.calls: dict[str, Callable[[], object]] = {"numpy": lambda: table.lookup(ids)}
+        if importlib.util.find_spec("torch") is not None:
+            import penstock.torch
+            import torch
+
+            tensor, module = torch.from_numpy(ids), penstock.torch.Table(table)
+            self.calls["torch"] = lambda: table.lookup(tensor)
+            self.calls["torch_operator"] = lambda: module(tensor)
+        self.calls["empty_method"] = lambda: table.layer
+
+
+def cpp_microseconds(program: str, path: pathlib.Path, tokens: int, repeat: int) -> float:
+    ran = subprocess.run([program, str(path), "1", str(tokens), str(repeat)], check=True,
+                         capture_output=True, text=True)
+    return float(ran.stdout)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--baseline", required=True, help="the program lookup_baseline")
     parser.add_argument("--tokens", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=20000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory)
         write_model(path, heads=8, head_dim=256)
-        table = penstock.Table.open(path, 1, placement="host", device="cpu")
-        ids = np.arange(options.tokens * 24, dtype=np.int32).reshape(options.tokens, 24)
-        nothing = np.full_like(ids, -1)
-        print(json.dumps({
-            "tokens": options.tokens,
-            "lookup_us": round(microseconds(lambda: table.lookup(ids), options.repeat), 2),
-            # The same way through Python with no row to read: conversion, checks, result array.
-            "lookup_of_nothing_us": round(
-                microseconds(lambda: table.lookup(nothing), options.repeat), 2),
-            "empty_call_us": round(microseconds(lambda: table.layer, options.repeat), 2),
-            "numpy_empty_us": round(
-                microseconds(lambda: np.empty((options.tokens, 24, 256), np.uint16),
-                             options.repeat), 2),
-        }))
+        calls = Calls(penstock.Table.open(path, 1, placement="host", device="cpu"),
+                      options.tokens).calls
+        times: dict[str, list[float]] = {"cpp": [], **{name: [] for name in calls}}
+        for _ in range(5):
+            times["cpp"].append(
+                cpp_microseconds(options.baseline, path, options.tokens, options.repeat))
+            for name, call in calls.items():
+                times[name].append(microseconds(call, options.repeat))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    answer: dict[str, float] = {"tokens": options.tokens}
+    answer |= {f"{name}_us": round(value, 2) for name, value in medians.items()}
+    answer |= {f"{name}_overhead_us": round(medians[name] - medians["cpp"], 2)
+               for name in calls if name != "empty_method"}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

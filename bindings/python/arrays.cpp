@@ -83,6 +83,10 @@ std::vector<TorchDType> torch_dtypes(nb::handle torch) {
   return out;
 }
 
+nb::object interned(const char* name) {
+  return nb::steal(PyUnicode_InternFromString(name));
+}
+
 struct TorchNames {
   nb::object module;
   PyTypeObject* tensor_type;
@@ -90,6 +94,14 @@ struct TorchNames {
   nb::object bfloat16;
   nb::object int32;
   std::vector<TorchDType> dtypes;
+  // Attributes of tensors that every call reads; made once, since that is half of their cost.
+  nb::object dtype = interned("dtype");
+  nb::object data_ptr = interned("data_ptr");
+  nb::object shape = interned("shape");
+  nb::object stride = interned("stride");
+  nb::object is_cuda = interned("is_cuda");
+  nb::object is_cpu = interned("is_cpu");
+  nb::object device = interned("device");
 };
 
 // torch, if somebody has imported it; who holds a tensor has.
@@ -137,10 +149,17 @@ BitView bit_view(std::string_view dtype) {
 
 std::vector<std::int64_t> integers_of(nb::handle tuple) {
   std::vector<std::int64_t> out;
+  out.reserve(nb::len(tuple));
   for (const nb::handle item : nb::borrow<nb::tuple>(tuple)) {
     out.push_back(nb::cast<std::int64_t>(item));
   }
   return out;
+}
+
+nb::object call_method(nb::handle object, nb::handle name) {
+  PyObject* answer = PyObject_CallMethodNoArgs(object.ptr(), name.ptr());
+  if (answer == nullptr) throw nb::python_error();
+  return nb::steal(answer);
 }
 
 }  // namespace
@@ -217,25 +236,29 @@ std::vector<std::int64_t> Array::import_numpy() {
 
 // Not by DLPack: torch orders that on the legacy stream, which a graph under capture forbids.
 std::vector<std::int64_t> Array::import_torch() {
+  const TorchNames& torch = *imported_torch();
   element_ = Element::Other;
   bits_ = 0;
-  const nb::object dtype = object_.attr("dtype");
-  for (const TorchDType& known : imported_torch()->dtypes) {
+  const nb::object dtype = object_.attr(torch.dtype);
+  for (const TorchDType& known : torch.dtypes) {
     if (known.dtype != dtype.ptr()) continue;
     element_ = known.element;
     bits_ = known.bits;
     is_signed_ = known.is_signed;
+    break;
   }
   try {
-    data_ =
-        reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(object_.attr("data_ptr")()));
-    shape_ = integers_of(object_.attr("shape"));
-    const bool is_cuda = nb::cast<bool>(object_.attr("is_cuda"));
-    if (!is_cuda && !nb::cast<bool>(object_.attr("is_cpu"))) {
-      refuse(name_, "a tensor on " + text_of(object_.attr("device")), "host or CUDA memory");
+    data_ = reinterpret_cast<const std::byte*>(
+        nb::cast<std::uintptr_t>(call_method(object_, torch.data_ptr)));
+    shape_ = integers_of(object_.attr(torch.shape));
+    if (nb::cast<bool>(object_.attr(torch.is_cuda))) {
+      device_ = Device::cuda(nb::cast<int>(object_.attr("get_device")()));
+    } else if (nb::cast<bool>(object_.attr(torch.is_cpu))) {
+      device_ = Device::cpu();
+    } else {
+      refuse(name_, "a tensor on " + text_of(object_.attr(torch.device)), "host or CUDA memory");
     }
-    device_ = is_cuda ? Device::cuda(nb::cast<int>(object_.attr("get_device")())) : Device::cpu();
-    return integers_of(object_.attr("stride")());
+    return integers_of(call_method(object_, torch.stride));
   } catch (const nb::python_error& error) {
     refuse(name_, std::string("a tensor without plain memory: ") + error.what(),
            "a dense tensor on the CPU or a CUDA device");
@@ -406,28 +429,25 @@ Array int64_on_device(const Array& array) {
 // ---- Output --------------------------------------------------------------------------------
 
 Output::Output(const Array& like, std::span<const std::int64_t> shape, Type type) {
-  make(like.library(),
-       like.library() == Library::Torch ? nb::object(like.object().attr("device")) : nb::object(),
-       shape, type);
+  make(like, shape, type);
 }
 
 Output Output::on_cpu(const Array& like, std::span<const std::int64_t> shape, Type type) {
   Output out;
-  const bool is_torch = like.library() == Library::Torch;
-  out.make(like.library(), is_torch ? nb::object(nb::str("cpu")) : nb::object(), shape, type);
+  out.is_on_cpu_ = true;
+  out.make(like, shape, type);
   if (like.device() != Device::cpu()) out.final_device_ = like.object().attr("device");
   return out;
 }
 
-void Output::make(Library library, nb::object device, std::span<const std::int64_t> shape,
-                  Type type) {
+void Output::make(const Array& like, std::span<const std::int64_t> shape, Type type) {
   nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   size_ = 1;
   for (std::size_t i = 0; i < shape.size(); ++i) {
     PyTuple_SET_ITEM(extents.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
     size_ *= shape[i];
   }
-  if (library == Library::Numpy) {
+  if (like.library() == Library::Numpy) {
     object_ = numpy().empty(extents, type == Type::BF16 ? numpy().uint16 : numpy().int32);
     Py_buffer buffer;
     if (PyObject_GetBuffer(object_.ptr(), &buffer, PyBUF_WRITABLE) != 0) throw nb::python_error();
@@ -436,10 +456,14 @@ void Output::make(Library library, nb::object device, std::span<const std::int64
     return;
   }
   const TorchNames& torch = *imported_torch();
-  object_ =
-      torch.empty(extents, nb::arg("dtype") = type == Type::BF16 ? torch.bfloat16 : torch.int32,
-                  nb::arg("device") = device);
-  data_ = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(object_.attr("data_ptr")()));
+  const nb::object& dtype = type == Type::BF16 ? torch.bfloat16 : torch.int32;
+  if (is_on_cpu_ && like.device() != Device::cpu()) {
+    object_ = torch.empty(extents, nb::arg("dtype") = dtype, nb::arg("device") = "cpu");
+  } else {
+    object_ = like.object().attr("new_empty")(extents, nb::arg("dtype") = dtype);
+  }
+  data_ =
+      reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(call_method(object_, torch.data_ptr)));
 }
 
 std::span<BF16> Output::bf16() const {

@@ -144,10 +144,11 @@ class Output {
 
  private:
   Output() = default;
-  void make(Library library, nb::object device, std::span<const std::int64_t> shape, Type type);
+  void make(const Array& like, std::span<const std::int64_t> shape, Type type);
 
   nb::object object_;
   nb::object final_device_;  ///< Where release() moves the array; null: it stays.
+  bool is_on_cpu_ = false;
   std::byte* data_ = nullptr;
   std::int64_t size_ = 0;
 };
