@@ -9,6 +9,7 @@
 
 #include "comm/launch_environment.hpp"
 #include "core/environment.hpp"
+#include "core/failure_point.hpp"
 #include "penstock/comm/socket_group.hpp"
 #include "penstock/core/error.hpp"
 
@@ -129,8 +130,13 @@ std::unique_ptr<Communicator> join_launch(const Launch& launch, const CommOption
                             "PENSTOCK_ADDRESS=host:port of rank 0, or use the mpi engine",
                             launch.source, launch.size));
   }
-  if (launch.size == 1) return make_solo_communicator();
-  return join_socket_group(launch.rank, launch.size, launch.address, options);
+  detail::set_failure_rank(launch.rank, detail::RankKind::Process);
+  detail::failure_point(detail::FailurePoint::StartLaunched);
+  auto world = launch.size == 1
+                   ? make_solo_communicator()
+                   : join_socket_group(launch.rank, launch.size, launch.address, options);
+  detail::failure_point(detail::FailurePoint::StartJoined);
+  return world;
 }
 
 }  // namespace penstock

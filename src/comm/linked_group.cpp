@@ -60,6 +60,11 @@ void GroupFamily::fail(int world_rank, const std::string& cause) noexcept {
   for (const auto& group : groups) group->hear_of(world_rank, cause);
 }
 
+void GroupFamily::hear_reason(std::string_view reason) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (first_failure_.empty()) first_failure_ = reason;
+}
+
 std::string GroupFamily::first_failure() const noexcept {
   const std::lock_guard lock(mutex_);
   return first_failure_;
@@ -160,7 +165,7 @@ void LinkedGroup::give_up(int peer) {
 
 void LinkedGroup::fail(const PeerLinks::Failure& failure) noexcept {
   links_.fail(failure);
-  if (failure.is_departure) return;
+  if (failure.is_departure) return family_->hear_reason(failure.reason());
   family_->fail(links_.world_ranks()[to_size(failure.rank)], failure.cause);
 }
 

@@ -29,6 +29,9 @@ class GroupFamily {
   /// Records that world rank `world_rank` failed, and tells every group that it belongs to.
   void fail(int world_rank, const std::string& cause) noexcept;
 
+  /// Records why a rank left a group early, so that this one, when it leaves others, can say so.
+  void hear_reason(std::string_view reason) noexcept;
+
   /// "rank 3 of the whole group failed: ...", or empty.
   std::string first_failure() const noexcept;
 

@@ -25,6 +25,7 @@
 #include "comm/copy_bytes.hpp"
 #include "comm/linked_group.hpp"
 #include "comm/startup.hpp"
+#include "core/failure_point.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 
@@ -452,6 +453,8 @@ class MpiGroup final : public LinkedGroup {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options) {
+  detail::set_failure_rank(Session::instance().rank(), detail::RankKind::Process);
+  detail::failure_point(detail::FailurePoint::StartLaunched);
   SessionChannel channel(options);
   Route route{.tag = agree_tags(channel, 1), .rank = channel.rank(), .world_ranks = {}};
   route.world_ranks.resize(to_size(channel.size()));
@@ -462,6 +465,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options) 
   auto group = std::make_shared<MpiGroup>(std::move(mesh), std::move(route), channel.local(),
                                           family, options);
   family->add(group);
+  detail::failure_point(detail::FailurePoint::StartJoined);
   return detail::make_named_communicator("mpi", channel.rank(), channel.size(),
                                          detail::make_callbacks(group));
 }

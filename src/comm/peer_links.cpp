@@ -19,6 +19,9 @@ std::size_t to_size(int value) {
 // News is on its way when the connection closes: on one machine it has arrived already.
 constexpr auto kLastWordsTimeout = std::chrono::milliseconds(200);
 
+// A rank that leaves because another failed passes on who that was.
+constexpr std::string_view kLeftAfter = "left the group after ";
+
 }  // namespace
 
 /// What goes over a link: small enough that an idle socket always takes it whole.
@@ -39,6 +42,12 @@ struct PeerLinks::Record {
     return {cause.begin(), std::find(cause.begin(), cause.end(), '\0')};
   }
 };
+
+std::string_view PeerLinks::Failure::reason() const {
+  const std::string_view text = cause;
+  const bool has_reason = is_departure && text.starts_with(kLeftAfter);
+  return has_reason ? text.substr(kLeftAfter.size()) : std::string_view();
+}
 
 PeerLinks::PeerLinks(int rank, std::vector<UniqueFd> links, std::vector<int> world_ranks)
     : rank_(rank),
@@ -120,6 +129,10 @@ void PeerLinks::raise(const Failure& failure) const {
   const int world = world_ranks_[to_size(failure.rank)];
   const std::string where =
       world == failure.rank ? std::string() : fmt::format(" ({} in the whole group)", world);
+  if (const auto reason = failure.reason(); !reason.empty()) {
+    throw Error(ErrorCode::PeerFailed,
+                fmt::format("{}; so rank {}{} left the group", reason, failure.rank, where));
+  }
   throw Error(ErrorCode::PeerFailed,
               fmt::format("rank {}{} failed: {}", failure.rank, where, failure.cause));
 }
@@ -135,7 +148,7 @@ PeerLinks::Failure PeerLinks::parting(int peer, std::uint64_t calls) const {
   Failure failure{.rank = peer, .calls = calls, .is_departure = false, .cause = {}};
   if (gone.calls_when_left) {
     failure.is_departure = true;
-    failure.cause = gone.reason.empty() ? "left the group" : "left the group after " + gone.reason;
+    failure.cause = gone.reason.empty() ? "left the group" : std::string(kLeftAfter) + gone.reason;
   } else {
     failure.cause = "its process ended or its connection broke";
   }

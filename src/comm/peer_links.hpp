@@ -26,6 +26,10 @@ class PeerLinks {
     std::uint64_t calls = 0;  ///< Calls that the rank surely finished: they can end well elsewhere.
     bool is_departure = false;  ///< It left this group in good order, but too early.
     std::string cause;
+
+    /// The failure after which a rank departed, "rank 3 of the whole group failed: ..."; empty if
+    /// this is no departure or had no such reason.
+    std::string_view reason() const;
   };
 
   /// Shapes: links [size], empty at `rank`; world_ranks [size], for messages.

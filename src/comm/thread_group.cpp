@@ -19,6 +19,7 @@
 
 #include "comm/agreement.hpp"
 #include "comm/copy_bytes.hpp"
+#include "core/failure_point.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
@@ -372,8 +373,13 @@ struct Outcome {
 
 Outcome run_rank(Communicator& comm, const std::function<void(Communicator&)>& body) {
   try {
+    detail::set_failure_rank(comm.rank(), detail::RankKind::Thread);
+    detail::failure_point(detail::FailurePoint::StartLaunched);
+    detail::failure_point(detail::FailurePoint::StartJoined);
     body(comm);
     return {};
+  } catch (const detail::Departure&) {
+    return {};  // without a word: what the others see is that its communicator goes
   } catch (const Error& error) {
     comm.abort(error.what());
     return {std::current_exception(), error.code() == ErrorCode::PeerFailed};

@@ -87,7 +87,8 @@ TEST_P(KilledRank, IsNamedByTheOthersAtEveryPoint) {
     for (const std::string& heard : result.heard) {
       if (heard.empty()) continue;
       EXPECT_THAT(heard,
-                  testing::ContainsRegex("rank " + std::to_string(victim) + " failed|\\(" +
+                  testing::ContainsRegex("rank " + std::to_string(victim) +
+                                         "( of the whole group)? failed|\\(" +
                                          std::to_string(victim) + " in the whole group\\) failed"));
     }
     latencies.insert(latencies.end(), result.latencies_ms.begin(), result.latencies_ms.end());

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/failure_point.hpp"
 #include "penstock/core/parallel.hpp"
 #include "table/sharing/fault_injection.hpp"
 
@@ -18,6 +19,19 @@ namespace penstock::detail {
 namespace {
 
 constexpr std::chrono::milliseconds kHeartbeat{250};
+
+/// Called on the rank's own thread, which is the one that can leave.
+void pass_failure_point(Stage stage) {
+  switch (stage) {
+    case Stage::Create: return failure_point(FailurePoint::LoadCreate);
+    case Stage::Reserve: return failure_point(FailurePoint::LoadReserve);
+    case Stage::Map: return failure_point(FailurePoint::LoadMap);
+    case Stage::Load: return failure_point(FailurePoint::LoadRows);
+    case Stage::Seal: return failure_point(FailurePoint::LoadSeal);
+    case Stage::Agree:
+    case Stage::Pin: return;
+  }
+}
 
 std::string stage_text(const std::string& operation, Stage stage, std::string_view what) {
   return fmt::format("{}: stage {}: {}", operation, to_string(stage), what);
@@ -124,6 +138,7 @@ std::vector<std::string> StageRunner::run_alone(Stage stage, const Step& step) c
 }
 
 std::vector<std::string> StageRunner::run(Stage stage, const Step& step) {
+  pass_failure_point(stage);
   if (size_ == 1) return run_alone(stage, step);
   RunningStep running(rank_, stage, step);
   for (;;) {
