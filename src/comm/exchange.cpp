@@ -17,8 +17,9 @@ void expect_bytes(const char* function, const char* name, std::size_t found, std
               fmt::format("{}: {} has {} bytes, {} are needed", function, name, found, needed));
 }
 
-/// Turns `sources` blocks of [block_tokens, token_bytes] into [tokens, sources * token_bytes].
-void lay_side_by_side(std::span<const std::byte> blocks, int sources, std::int64_t block_tokens,
+/// Turns `sources` blocks that begin with [block_tokens, token_bytes], and lie `block_bytes` apart,
+/// into [tokens, sources * token_bytes].
+void lay_side_by_side(std::span<const std::byte> blocks, int sources, std::int64_t block_bytes,
                       std::int64_t token_bytes, std::span<std::byte> out) {
   const std::int64_t tokens =
       static_cast<std::int64_t>(out.size()) / std::max<std::int64_t>(1, sources * token_bytes);
@@ -26,12 +27,27 @@ void lay_side_by_side(std::span<const std::byte> blocks, int sources, std::int64
   parallel_for(tokens, kTokensPerRange, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t token = begin; token < end; ++token) {
       for (int source = 0; source < sources; ++source) {
-        const std::int64_t from = (source * block_tokens + token) * token_bytes;
+        const std::int64_t from = source * block_bytes + token * token_bytes;
         const std::int64_t to = (token * sources + source) * token_bytes;
         std::memcpy(out.data() + to, blocks.data() + from, static_cast<std::size_t>(token_bytes));
       }
     }
   });
+}
+
+/// Puts what every layer has for one rank side by side, rank after rank.
+std::vector<std::byte> pack_by_rank(std::span<const std::span<const std::byte>> staged, int ranks,
+                                    std::int64_t layer_block) {
+  const auto layers = static_cast<std::int64_t>(staged.size());
+  std::vector<std::byte> packed(static_cast<std::size_t>(ranks * layers * layer_block));
+  parallel_for(ranks * layers, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::byte* from = staged[static_cast<std::size_t>(i % layers)].data();
+      std::memcpy(packed.data() + i * layer_block, from + i / layers * layer_block,
+                  static_cast<std::size_t>(layer_block));
+    }
+  });
+  return packed;
 }
 
 }  // namespace
@@ -73,16 +89,25 @@ void gather_row_ids(Communicator& comm, const TokenSlots& slots, std::span<const
   comm.all_gather(std::as_bytes(mine), std::as_writable_bytes(out));
 }
 
-void exchange_rows(Communicator& comm, const TokenSlots& slots, std::span<const std::byte> staged,
-                   std::int64_t token_bytes, std::span<std::byte> out) {
-  if (slots.slot == 0) return;
-  const std::int64_t block = slots.slot * token_bytes;
-  expect_bytes("exchange_rows", "staged", staged.size(), comm.size() * block);
-  expect_bytes("exchange_rows", "out", out.size(),
-               slots.counts[static_cast<std::size_t>(comm.rank())] * comm.size() * token_bytes);
-  std::vector<std::byte> received(staged.size());
-  comm.all_to_all(staged, received, static_cast<std::size_t>(block));
-  lay_side_by_side(received, comm.size(), slots.slot, token_bytes, out);
+void exchange_rows(Communicator& comm, const TokenSlots& slots,
+                   std::span<const std::span<const std::byte>> staged, std::int64_t token_bytes,
+                   std::span<const std::span<std::byte>> out) {
+  if (slots.slot == 0 || staged.empty()) return;
+  expects(staged.size() == out.size(), "exchange_rows: staged and out have unequal layers");
+  const std::int64_t layer_block = slots.slot * token_bytes;
+  for (std::size_t layer = 0; layer < staged.size(); ++layer) {
+    expect_bytes("exchange_rows", "staged", staged[layer].size(), comm.size() * layer_block);
+    expect_bytes("exchange_rows", "out", out[layer].size(),
+                 slots.counts[static_cast<std::size_t>(comm.rank())] * comm.size() * token_bytes);
+  }
+  const auto block = static_cast<std::int64_t>(staged.size()) * layer_block;
+  const std::vector<std::byte> packed = pack_by_rank(staged, comm.size(), layer_block);
+  std::vector<std::byte> received(packed.size());
+  comm.all_to_all(packed, received, static_cast<std::size_t>(block));
+  for (std::size_t layer = 0; layer < out.size(); ++layer) {
+    const auto blocks = std::span(received).subspan(layer * static_cast<std::size_t>(layer_block));
+    lay_side_by_side(blocks, comm.size(), block, token_bytes, out[layer]);
+  }
 }
 
 void gather_columns(Communicator& comm, std::span<const std::byte> rows, std::int64_t token_bytes,
@@ -93,7 +118,7 @@ void gather_columns(Communicator& comm, std::span<const std::byte> rows, std::in
   comm.all_gather(rows, gathered);
   const std::int64_t tokens =
       static_cast<std::int64_t>(rows.size()) / std::max<std::int64_t>(1, token_bytes);
-  lay_side_by_side(gathered, comm.size(), tokens, token_bytes, out);
+  lay_side_by_side(gathered, comm.size(), tokens * token_bytes, token_bytes, out);
 }
 
 void gather_chunk_columns(Communicator& comm, std::span<const std::byte> rows,
@@ -109,7 +134,7 @@ void gather_chunk_columns(Communicator& comm, std::span<const std::byte> rows,
   std::ranges::copy(rows, padded.begin());
   std::vector<std::byte> received(padded.size());
   comm.all_to_all(padded, received, block);
-  lay_side_by_side(received, comm.size(), chunk, token_bytes, out);
+  lay_side_by_side(received, comm.size(), chunk * token_bytes, token_bytes, out);
 }
 
 }  // namespace penstock

@@ -12,9 +12,9 @@ namespace penstock {
 namespace {
 
 /// What a shard stages for a token: `token_bytes` bytes that only (shard, owner, token) give.
-std::byte staged_byte(int shard, int owner, std::int64_t token, std::int64_t i) {
-  return static_cast<std::byte>(shard * 97 + owner * 31 + static_cast<int>(token) * 7 +
-                                static_cast<int>(i));
+std::byte staged_byte(int shard, int owner, std::int64_t token, std::int64_t i, int layer = 0) {
+  return static_cast<std::byte>(layer * 113 + shard * 97 + owner * 31 +
+                                static_cast<int>(token) * 7 + static_cast<int>(i));
 }
 
 TEST(SequenceChunk, CoversTheTokensInOrder) {
@@ -60,33 +60,56 @@ TEST(AgreeSlots, RaisesOnEveryRankWhenOneHasTooManyTokens) {
   });
 }
 
-TEST(ExchangeRows, BringsEveryShardsColumnsToTheTokensOwner) {
-  for (const std::vector<std::int64_t>& tokens :
-       {std::vector<std::int64_t>{4, 4}, {3, 0, 5}, {0, 0, 0}, {7, 1, 2, 0, 3}}) {
-    const auto size = static_cast<int>(tokens.size());
-    const std::int64_t token_bytes = 24;
-    run_thread_group(size, [&](Communicator& comm) {
-      const auto mine = tokens[static_cast<std::size_t>(comm.rank())];
-      const TokenSlots slots = agree_slots(comm, mine, 8);
-      std::vector<std::byte> staged;
-      for (int owner = 0; owner < size; ++owner) {
-        for (std::int64_t token = 0; token < slots.slot; ++token) {
-          for (std::int64_t i = 0; i < token_bytes; ++i) {
-            staged.push_back(staged_byte(comm.rank(), owner, token, i));
-          }
-        }
+/// What this rank stages in one layer for the slots of all ranks.
+std::vector<std::byte> staged_rows(int shard, int layer, const TokenSlots& slots,
+                                   std::int64_t token_bytes) {
+  std::vector<std::byte> staged;
+  for (int owner = 0; owner < static_cast<int>(slots.counts.size()); ++owner) {
+    for (std::int64_t token = 0; token < slots.slot; ++token) {
+      for (std::int64_t i = 0; i < token_bytes; ++i) {
+        staged.push_back(staged_byte(shard, owner, token, i, layer));
       }
-      std::vector<std::byte> out(static_cast<std::size_t>(mine * size * token_bytes));
-      exchange_rows(comm, slots, staged, token_bytes, out);
-      std::size_t at = 0;
-      for (std::int64_t token = 0; token < mine; ++token) {
-        for (int shard = 0; shard < size; ++shard) {
-          for (std::int64_t i = 0; i < token_bytes; ++i, ++at) {
-            ASSERT_EQ(out[at], staged_byte(shard, comm.rank(), token, i));
-          }
-        }
+    }
+  }
+  return staged;
+}
+
+void expect_exchanged(const std::vector<std::byte>& out, int owner, int layer, int size,
+                      std::int64_t token_bytes) {
+  std::size_t at = 0;
+  for (std::int64_t token = 0; at < out.size(); ++token) {
+    for (int shard = 0; shard < size; ++shard) {
+      for (std::int64_t i = 0; i < token_bytes; ++i, ++at) {
+        ASSERT_EQ(out[at], staged_byte(shard, owner, token, i, layer)) << "layer " << layer;
       }
-    });
+    }
+  }
+}
+
+TEST(ExchangeRows, BringsEveryShardsColumnsOfAllLayersToTheTokensOwner) {
+  const std::int64_t token_bytes = 24;
+  for (const int layers : {1, 2, 3}) {
+    for (const std::vector<std::int64_t>& tokens :
+         {std::vector<std::int64_t>{4, 4}, {3, 0, 5}, {0, 0, 0}, {7, 1, 2, 0, 3}}) {
+      const auto size = static_cast<int>(tokens.size());
+      run_thread_group(size, [&](Communicator& comm) {
+        const auto mine = tokens[static_cast<std::size_t>(comm.rank())];
+        const TokenSlots slots = agree_slots(comm, mine, 8);
+        std::vector<std::vector<std::byte>> staged;
+        std::vector<std::vector<std::byte>> out;
+        for (int layer = 0; layer < layers; ++layer) {
+          staged.push_back(staged_rows(comm.rank(), layer, slots, token_bytes));
+          out.emplace_back(static_cast<std::size_t>(mine * size * token_bytes));
+        }
+        const std::vector<std::span<const std::byte>> from(staged.begin(), staged.end());
+        const std::vector<std::span<std::byte>> to(out.begin(), out.end());
+        exchange_rows(comm, slots, from, token_bytes, to);
+        for (int layer = 0; layer < layers; ++layer) {
+          expect_exchanged(out[static_cast<std::size_t>(layer)], comm.rank(), layer, size,
+                           token_bytes);
+        }
+      });
+    }
   }
 }
 

@@ -41,14 +41,17 @@ TokenSlots agree_slots(Communicator& comm, std::int64_t tokens, std::int64_t max
 void gather_row_ids(Communicator& comm, const TokenSlots& slots, std::span<const std::int32_t> ids,
                     std::span<std::int32_t> out);
 
-/// Sends staged rows to the ranks whose tokens they belong to, and lays what comes back side by
-/// side in rank order: the columns of rank 0, then those of rank 1, and so on.
+/// Sends the staged rows of several layers to the ranks whose tokens they belong to, and lays what
+/// comes back side by side in rank order: the columns of rank 0, then those of rank 1, and so on.
 ///
-/// Shapes:     staged [size * slot, token_bytes], in the order of gather_row_ids; out
-///             [T, size * token_bytes]; token_bytes is what one shard stages for a token.
-/// Collective: all ranks. Cost: one all_to_all of slot * token_bytes a rank.
-void exchange_rows(Communicator& comm, const TokenSlots& slots, std::span<const std::byte> staged,
-                   std::int64_t token_bytes, std::span<std::byte> out);
+/// Shapes:     staged [layers] of [size * slot, token_bytes], in the order of gather_row_ids; out
+///             [layers] of [T, size * token_bytes]; token_bytes is what one shard stages for a token
+///             of one layer.
+/// Collective: all ranks, with as many layers. Cost: one all_to_all of layers * slot * token_bytes
+///             a rank, whatever the number of layers; one copy of it on each side.
+void exchange_rows(Communicator& comm, const TokenSlots& slots,
+                   std::span<const std::span<const std::byte>> staged, std::int64_t token_bytes,
+                   std::span<const std::span<std::byte>> out);
 
 /// Brings the columns of every rank together for all tokens, which all ranks have alike.
 ///

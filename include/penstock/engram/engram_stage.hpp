@@ -85,7 +85,10 @@ class EngramStage {
                std::span<BF16> out, StreamRef stream = {});
 
   std::span<const int> layers() const;
+  int node() const;     ///< The node of this rank, as EngramStageOptions::reach found it.
+  int sharers() const;  ///< Ranks that keep one copy of each table together; 1: it is private.
   const Table& table(int layer_id) const;
+  std::int64_t staging_bytes(int layer_id) const;  ///< Of the reads ahead of one layer.
   EngramStageTimes times(int layer_id) const;
 
  private:

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/failure_point.hpp"
 #include "engram/stage/layer_rows.hpp"
 #include "engram/stage/stage_groups.hpp"
 #include "penstock/core/error.hpp"
@@ -59,12 +60,28 @@ struct EngramStage::State {
   std::vector<std::int32_t> slot_ids;  ///< [exchange size * slot, hash_layers, columns]
   TokenSlots slots;
   TokenRange mine;
+  bool is_exchanged = false;  ///< The rows of this step have come back.
 
   StageLayer& layer(int layer_id) {
     const auto found = std::ranges::find(layers, layer_id, &StageLayer::layer_id);
     if (found != layers.end()) return *found;
     throw Error(ErrorCode::NotFound,
                 fmt::format("EngramStage: layer {} is not of this stage", layer_id));
+  }
+
+  /// Sends every layer's rows to the tokens' owners at once, when the first of them is needed.
+  void exchange_layers(StreamRef stream) {
+    const int sources = groups.exchange->size();
+    const auto tokens = slots.counts[static_cast<std::size_t>(groups.exchange->rank())];
+    std::vector<std::span<const std::byte>> staged;
+    std::vector<std::span<std::byte>> received;
+    for (StageLayer& one : layers) staged.push_back(one.rows.wait(stream));
+    const auto begin = Clock::now();
+    for (StageLayer& one : layers) received.push_back(one.rows.room_for_exchange(tokens, sources));
+    exchange_rows(*groups.exchange, slots, staged, layers.front().rows.staged_token_bytes(),
+                  received);
+    is_exchanged = true;
+    layers.front().rows.times().exchange += Clock::now() - begin;
   }
 };
 
@@ -99,6 +116,7 @@ EngramStage EngramStage::open(const ModelDir& model, const ParallelConfig& paral
 void EngramStage::start(std::span<const std::int32_t> row_ids, StreamRef stream) {
   State& state = *state_;
   if (state.layers.empty()) return;
+  detail::failure_point(detail::FailurePoint::StepIds);
   const std::int64_t width = std::int64_t{state.hash_layers} * state.columns;
   const std::int64_t tokens = static_cast<std::int64_t>(row_ids.size()) / width;
   if (tokens * width != static_cast<std::int64_t>(row_ids.size())) {
@@ -123,6 +141,8 @@ void EngramStage::start(std::span<const std::int32_t> row_ids, StreamRef stream)
     ids += state.mine.first * width;
     staged_tokens = state.mine.count;
   }
+  detail::failure_point(detail::FailurePoint::StepReads);
+  state.is_exchanged = false;
   for (StageLayer& layer : state.layers) {
     layer.rows.start({.data = ids + std::int64_t{layer.hash_index} * state.columns,
                       .tokens = staged_tokens,
@@ -138,7 +158,10 @@ TokenRange EngramStage::tokens() const {
 
 std::span<const BF16> EngramStage::rows(int layer_id, StreamRef stream) {
   State& state = *state_;
-  return state.layer(layer_id).rows.finish(state.groups, state.slots, state.mine, stream);
+  StageLayer& layer = state.layer(layer_id);
+  detail::failure_point(detail::FailurePoint::StepRows);
+  if (state.groups.exchange && !state.is_exchanged) state.exchange_layers(stream);
+  return layer.rows.finish(state.groups, state.mine, stream);
 }
 
 void EngramStage::forward(int layer_id, std::span<const BF16> hidden,
@@ -146,6 +169,7 @@ void EngramStage::forward(int layer_id, std::span<const BF16> hidden,
                           StreamRef stream) {
   StageLayer& layer = state_->layer(layer_id);
   const std::span<const BF16> found = rows(layer_id, stream);
+  detail::failure_point(detail::FailurePoint::StepInject);
   const auto begin = Clock::now();
   layer.injection.project(found, stream);
   const auto projected = Clock::now();
@@ -158,8 +182,20 @@ std::span<const int> EngramStage::layers() const {
   return state_->layer_ids;
 }
 
+int EngramStage::node() const {
+  return state_->groups.node;
+}
+
+int EngramStage::sharers() const {
+  return state_->groups.sharing ? state_->groups.sharing->size() : 1;
+}
+
 const Table& EngramStage::table(int layer_id) const {
   return state_->layer(layer_id).rows.table();
+}
+
+std::int64_t EngramStage::staging_bytes(int layer_id) const {
+  return state_->layer(layer_id).rows.staging_bytes();
 }
 
 EngramStageTimes EngramStage::times(int layer_id) const {

@@ -59,29 +59,43 @@ void LayerRows::start(const RowIds& ids, StreamRef stream) {
   finished_.reset();
   if (ticket_) ticket_->release(stream);  // what `stream` still reads of it comes first
   ticket_.reset();
+  has_waited_ = false;
   ticket_ = prefetcher_.start(ids, stream);
 }
 
-std::span<const BF16> LayerRows::finish(const StageGroups& groups, const TokenSlots& slots,
-                                        const TokenRange& mine, StreamRef stream) {
+std::span<const std::byte> LayerRows::wait(StreamRef stream) {
+  if (!has_waited_) {
+    ticket_->wait(stream);
+    times_.read += ticket_->read_time();
+    times_.wait += ticket_->wait_time();
+    has_waited_ = true;
+  }
+  return ticket_->rows();
+}
+
+std::span<std::byte> LayerRows::room_for_exchange(std::int64_t tokens, int sources) {
+  exchanged_.resize(static_cast<std::size_t>(tokens * sources * staged_token_bytes()));
+  return exchanged_;
+}
+
+std::span<const BF16> LayerRows::finish(const StageGroups& groups, const TokenRange& mine,
+                                        StreamRef stream) {
   if (finished_) return *finished_;
-  ticket_->wait(stream);
-  times_.read += ticket_->read_time();
-  times_.wait += ticket_->wait_time();
+  const auto staged = wait(stream);
   const auto begin = Clock::now();
-  finished_ = bring_together(groups, slots, mine);
+  finished_ = bring_together(groups, staged, mine);
   times_.exchange += Clock::now() - begin;
   return *finished_;
 }
 
-std::span<const BF16> LayerRows::bring_together(const StageGroups& groups, const TokenSlots& slots,
+std::span<const BF16> LayerRows::bring_together(const StageGroups& groups,
+                                                std::span<const std::byte> staged,
                                                 const TokenRange& mine) {
   const int head_dim = table().view().head_dim;
   if (!is_packed_) {
-    const auto staged = ticket_->rows();
     return {reinterpret_cast<const BF16*>(staged.data()), staged.size() / sizeof(BF16)};
   }
-  const auto records = gather(groups, exchange(groups, slots), mine);
+  const auto records = gather(groups, groups.exchange ? merge_exchanged(groups) : staged, mine);
   const std::int64_t record_bytes = row_record_bytes(head_dim);
   const std::int64_t token_elements = std::int64_t{columns_} * head_dim;
   rows_.resize(static_cast<std::size_t>(mine.count * token_elements));
@@ -101,16 +115,11 @@ std::span<const BF16> LayerRows::bring_together(const StageGroups& groups, const
   return rows_;
 }
 
-std::span<const std::byte> LayerRows::exchange(const StageGroups& groups, const TokenSlots& slots) {
-  if (!groups.exchange) return ticket_->rows();
-  const std::int64_t token_bytes = staged_token_bytes();
-  const std::int64_t tokens = slots.counts[static_cast<std::size_t>(groups.exchange->rank())];
-  const int sources = groups.exchange->size();
-  exchanged_.resize(static_cast<std::size_t>(tokens * sources * token_bytes));
-  exchange_rows(*groups.exchange, slots, ticket_->rows(), token_bytes, exchanged_);
+std::span<const std::byte> LayerRows::merge_exchanged(const StageGroups& groups) {
   if (!is_row_sharded_) return exchanged_;
-  merge_sources(exchanged_, sources, token_bytes);
-  return std::span(exchanged_).first(static_cast<std::size_t>(tokens * token_bytes));
+  const int sources = groups.exchange->size();
+  merge_sources(exchanged_, sources, staged_token_bytes());
+  return std::span(exchanged_).first(exchanged_.size() / static_cast<std::size_t>(sources));
 }
 
 std::span<const std::byte> LayerRows::gather(const StageGroups& groups,

@@ -23,24 +23,32 @@ class LayerRows {
   /// Starts reading. `ids` are those of the exchange group's slots, or of this replica's tokens.
   void start(const RowIds& ids, StreamRef stream);
 
-  /// [mine.count, columns * head_dim]. `slots` as given to the exchange, `mine` what to end up with.
-  /// A second call before the next start() gives the same rows without another exchange.
-  std::span<const BF16> finish(const StageGroups& groups, const TokenSlots& slots,
-                               const TokenRange& mine, StreamRef stream);
+  /// Waits for the rows of this rank's shard, [staged tokens, staged_token_bytes()]. A second call
+  /// before the next start() does not wait again.
+  std::span<const std::byte> wait(StreamRef stream);
+  std::int64_t staged_token_bytes() const;
+
+  /// Room for what the exchange brings of `tokens` tokens from `sources` ranks.
+  std::span<std::byte> room_for_exchange(std::int64_t tokens, int sources);
+
+  /// [mine.count, columns * head_dim], where `mine` is what to end up with. With an exchange group
+  /// the room must have been filled. A second call before the next start() gives the same rows.
+  std::span<const BF16> finish(const StageGroups& groups, const TokenRange& mine, StreamRef stream);
 
   const Table& table() const { return prefetcher_.table(); }
+  std::int64_t staging_bytes() const { return prefetcher_.staging_bytes(); }
   EngramStageTimes& times() { return times_; }
 
  private:
-  std::span<const BF16> bring_together(const StageGroups& groups, const TokenSlots& slots,
+  std::span<const BF16> bring_together(const StageGroups& groups, std::span<const std::byte> staged,
                                        const TokenRange& mine);
-  std::span<const std::byte> exchange(const StageGroups& groups, const TokenSlots& slots);
+  std::span<const std::byte> merge_exchanged(const StageGroups& groups);
   std::span<const std::byte> gather(const StageGroups& groups, std::span<const std::byte> rows,
                                     const TokenRange& mine);
-  std::int64_t staged_token_bytes() const;
 
   Prefetcher prefetcher_;
   std::optional<Ticket> ticket_;
+  bool has_waited_ = false;
   bool is_packed_ = false;  ///< Rows travel as records and are dequantised at the end.
   bool is_row_sharded_ = false;
   bool is_sequence_parallel_ = false;

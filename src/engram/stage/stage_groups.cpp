@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/failure_point.hpp"
 #include "penstock/comm/nodes.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/topology/edp.hpp"
@@ -11,9 +12,9 @@ namespace {
 
 constexpr int kAlone = -1;
 
-bool may_gather(const Communicator& world, const EngramStageOptions& options) {
-  if (options.placement == Placement::Peer) return false;
-  return options.device.kind == DeviceKind::Cpu || world.device().kind == DeviceKind::Cuda;
+/// Rows are exchanged and gathered in host memory.
+bool may_gather(const EngramStageOptions& options) {
+  return options.placement != Placement::Peer && options.device.kind == DeviceKind::Cpu;
 }
 
 bool keeps_private_memory(Placement placement) {
@@ -42,21 +43,24 @@ int edp_color(const EdpGroups& groups, int rank, bool shards_over_dp) {
 
 StageGroups make_stage_groups(const ParallelConfig& parallel, Communicator& world,
                               const EngramStageOptions& options) {
+  failure_point(FailurePoint::StartGroups);
   const int rank = world.rank();
   const RankPlace place = place_of(parallel, rank);
   const NodeMap nodes = find_nodes(world, options.reach);
   const EdpGroups edp = edp_groups(nodes.node_of_rank, parallel);
   const bool is_private = keeps_private_memory(options.placement);
-  const bool gathers = may_gather(world, options);
-  if (options.shards_over_dp && is_private && options.device.kind == DeviceKind::Cuda &&
-      world.device().kind != DeviceKind::Cuda) {
+  const bool gathers = may_gather(options);
+  expects(world.device().kind == DeviceKind::Cpu,
+          "EngramStage: the communicator is of CUDA, needed: one of host memory");
+  if (options.shards_over_dp && is_private && options.device.kind == DeviceKind::Cuda) {
     throw Error(ErrorCode::Unsupported,
-                "EngramStage: shards over data-parallel ranks on CUDA need the nccl engine; "
-                "host_shared and peer need no exchange");
+                "EngramStage: shards over data-parallel ranks are exchanged in host memory, found "
+                "device cuda; host_shared and peer need no exchange");
   }
   const int node = nodes.node_of_rank[static_cast<std::size_t>(rank)];
 
   StageGroups groups;
+  groups.node = node;
   groups.tp_rank = place.tp;
   groups.tp_size = parallel.tp;
   const int tp_color = gathers ? rank / parallel.tp : kAlone;

@@ -15,6 +15,7 @@ struct StageGroups {
   std::unique_ptr<Communicator> exchange;  ///< Data-parallel ranks that hold other shards.
   std::unique_ptr<Communicator> gather;    ///< Tensor-parallel ranks that hold other shards.
   TableShard shard;                        ///< TP-major over gather x exchange.
+  int node = 0;
   int tp_rank = 0;
   int tp_size = 1;
 };
@@ -26,7 +27,7 @@ struct StageGroups {
 /// host, device: every rank has memory of its own, one shard of tp, or of tp times the edp group
 ///              when `options.shards_over_dp` says so.
 /// file:        as host; the page cache is what is shared.
-/// On CUDA without a CUDA communicator, ranks that could gather read all columns instead.
+/// On CUDA, ranks that could gather read all columns instead.
 ///
 /// Collective: over `world`.
 StageGroups make_stage_groups(const ParallelConfig& parallel, Communicator& world,
