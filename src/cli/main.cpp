@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "cli/commands.hpp"
 #include "cli/exit_code.hpp"
 #include "penstock/core/error.hpp"
+#include "penstock/core/log.hpp"
 #include "penstock/core/version.hpp"
 
 namespace penstock::cli {
@@ -18,7 +20,14 @@ int report(const std::string& message, int code) {
   return code;
 }
 
+void print_warning(LogLevel level, std::string_view message) {
+  if (level != LogLevel::Warning) return;
+  std::fprintf(stderr, "penstock: warning: %.*s\n", static_cast<int>(message.size()),
+               message.data());
+}
+
 int run(int argc, char** argv) {
+  set_log_sink(print_warning);
   CLI::App app{"Feeds GPUs the weights that are too big for each of them to hold."};
   app.name("penstock");
   app.set_version_flag("--version", build_description());

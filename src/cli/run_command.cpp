@@ -9,6 +9,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/exit_code.hpp"
+#include "cli/run/agree.hpp"
 #include "cli/run/engram_run.hpp"
 #include "cli/run/gate_run.hpp"
 #include "cli/run/report.hpp"
@@ -29,6 +30,7 @@ struct RunArguments {
   std::string device = "cpu";
   std::string reader = "direct";
   std::string rows;
+  double deadline_seconds = 60;
   bool is_json = false;
 };
 
@@ -54,6 +56,9 @@ RunOptions check(const RunArguments& arguments) {
                 fmt::format("run: --pp-cuts names {} layers, --pp {} needs {}",
                             options.pp_cuts.size(), options.parallel.pp, options.parallel.pp - 1));
   }
+  constexpr double kMillisecondsPerSecond = 1000;
+  options.deadline = std::chrono::milliseconds(
+      static_cast<std::int64_t>(arguments.deadline_seconds * kMillisecondsPerSecond));
   validate(options.parallel);
   return options;
 }
@@ -82,6 +87,7 @@ json gather_ranks(Communicator& world, const json& mine) {
 
 /// One rank; rank 0 prints for all.
 int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
+  agree(world, settings_of(options));
   const ModelDir model = ModelDir::open(options.model);
   const bool has_engram = model.config().engram.has_value();
   if (!has_engram && !model.config().gate) {
@@ -92,8 +98,14 @@ int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
   const json ranks = gather_ranks(
       world, has_engram ? run_engram(options, model, world) : run_gates(options, model, world));
   if (world.rank() != 0) return kExitOk;
-  const json report = {
+  json report = {
       {"engine", world.engine()}, {"parallel", to_string(options.parallel)}, {"ranks", ranks}};
+  if (has_engram) {
+    const NodeMemory memory = add_up_memory(report);
+    report["memory"] = {{"growth_bytes", memory.growth_bytes},
+                        {"table_bytes", memory.table_bytes},
+                        {"staging_bytes", memory.staging_bytes}};
+  }
   const std::string text = is_json      ? report.dump() + "\n"
                            : has_engram ? describe_engram_run(report)
                                         : describe_gate_run(report);
@@ -132,12 +144,18 @@ void add_options(CLI::App& command, RunArguments& arguments) {
       ->check(CLI::IsMember({"auto", "device", "peer", "host", "host_shared", "file"}));
   command.add_option("--reader", arguments.reader, "how rows are read")
       ->check(CLI::IsMember({"direct"}));
-  command.add_option("--strategy", options.strategy, "how gates are computed")
+  command
+      .add_option("--strategy", options.strategy,
+                  "how gates are computed (auto, or replicated with PENSTOCK_GATE_PCP_SHARD=0)")
       ->check(CLI::IsMember(
           {"auto", "replicated", "k_shard", "n_shard", "weight_gather", "identical_rows"}));
   command.add_flag("--processes", options.uses_processes, "each rank a process, not a thread");
   command.add_option("--engine", options.engine, "how ranks communicate")
       ->check(CLI::IsMember({"threads", "mpi"}));
+  command
+      .add_option("--deadline", arguments.deadline_seconds,
+                  "seconds after which a silent rank is given up (60)")
+      ->check(CLI::Range(0.1, 86'400.0));
   command.add_option("--device", arguments.device, "where the work runs")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--layers", options.layers, "serve only these layers")->delimiter(',');

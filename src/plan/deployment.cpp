@@ -125,7 +125,7 @@ Deployment read_document(const Json& json, std::string_view source) {
   Deployment out;
   // Read whatever the document says: a switch that is misspelt must not wait for the day on which
   // a document leaves the key out.
-  out.gate.pcp_shard = parse_switch(kGatePcpShard, environment_variable(kGatePcpShard));
+  out.gate.pcp_shard = gate_pcp_shard_switch().value_or(false);
 
   DocumentSection document(json, "", source);
   document.read("model_dir", out.model_dir);
@@ -228,6 +228,12 @@ OrderedJson gate_json(const DeployedGate& gate) {
 }
 
 }  // namespace
+
+std::optional<bool> gate_pcp_shard_switch() {
+  const auto text = environment_variable(kGatePcpShard);
+  if (!text) return std::nullopt;
+  return parse_switch(kGatePcpShard, text);
+}
 
 bool shares_tables(const Deployment& deployment, const DeployedEngram& engram) {
   if (engram.dp_shared_memory) return *engram.dp_shared_memory;

@@ -85,6 +85,11 @@ struct Deployment {
 /// without a word of it, if that works (offload, dp > 1, no elastic EP, no transparent huge pages).
 bool shares_tables(const Deployment& deployment, const DeployedEngram& engram);
 
+/// What PENSTOCK_GATE_PCP_SHARD says; nothing if it is not set.
+///
+/// Errors: as parse_switch.
+std::optional<bool> gate_pcp_shard_switch();
+
 /// Parses a deployment document, then reads `model_dir` and the environment.
 ///
 /// `source` names the document in errors. Each of `overrides` is "key.path=value" and replaces that

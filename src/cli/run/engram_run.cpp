@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/run/agree.hpp"
 #include "cli/run/device_array.hpp"
 #include "cli/run/layer_input.hpp"
 #include "cli/run/layer_output.hpp"
@@ -167,6 +168,7 @@ class EngramRun {
     for (const Request& request : requests) {
       num_tokens_ += static_cast<std::int64_t>(request.ids.size());
     }
+    agree(world_, {.values = {{"the token file", describe_requests(requests)}}});
     steps_ = plan_steps(requests, replica, workload);
     for (int other = 0; other < workload.replicas; ++other) {
       for (const Step& step : plan_steps(requests, other, workload)) {
@@ -363,6 +365,8 @@ class EngramRun {
             {"replica", place_.external_dp * options_.parallel.dp + place_.dp},
             {"stage", place_.pp},
             {"tp_rank", place_.tp},
+            {"node", stage_->node()},
+            {"sharers", stage_->sharers()},
             {"steps", steps_.size()},
             {"tokens", tokens_served_},
             {"hash_seconds", seconds(hash_time_)},
@@ -387,6 +391,7 @@ class EngramRun {
         {"backing", status.backing},
         {"resident_bytes", status.resident_bytes},
         {"shared_bytes", status.shared_bytes},
+        {"staging_bytes", stage_->staging_bytes(record.layer_id)},
         {"shard", status.is_row_sharded ? "rows" : "columns"},
         {"degraded", status.degraded},
         {"load_seconds", status.load_seconds},

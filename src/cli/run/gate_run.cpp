@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/agree.hpp"
 #include "cli/run/device_array.hpp"
 #include "cli/run/layer_input.hpp"
 #include "cli/run/layer_output.hpp"
@@ -21,6 +22,7 @@
 #include "penstock/core/event.hpp"
 #include "penstock/gate/gate_linear.hpp"
 #include "penstock/gate/token_layout.hpp"
+#include "penstock/plan/deployment.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -152,6 +154,7 @@ class GateRun {
     for (const Request& request : requests) {
       num_tokens_ += static_cast<std::int64_t>(request.ids.size());
     }
+    agree(world_, {.values = {{"the token file", describe_requests(requests)}}});
     steps_ = plan_steps(requests, place_.external_dp * options_.parallel.dp + place_.dp, workload);
   }
 
@@ -159,7 +162,7 @@ class GateRun {
     const GateConfig& config = *model_.config().gate;
     const GateShape shape{hidden_size_, config.output_size(), config.gating};
     GateOptions gate;
-    gate.strategy = parse_gate_strategy(options_.strategy).value();
+    gate.strategy = strategy();
     gate.device = device_;
     gate.weight_stream = std::make_shared<WeightStream>(group_.get(), shape, device_);
     for (const int layer : layers_with_gates(options_, model_)) {
@@ -172,6 +175,13 @@ class GateRun {
       record.whole =
           std::make_unique<GateLinear>(open_gate_linear(model_.path(), layer, nullptr, whole));
     }
+  }
+
+  /// What the command line says, else the environment, else what is best.
+  GateStrategy strategy() const {
+    if (!options_.strategy.empty()) return parse_gate_strategy(options_.strategy).value();
+    const bool is_off = gate_pcp_shard_switch() == false;
+    return is_off ? GateStrategy::Replicated : GateStrategy::Auto;
   }
 
   void serve(const GateStep& step) {

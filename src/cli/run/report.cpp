@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 
@@ -91,14 +92,31 @@ struct LayerSummary {
 
 }  // namespace
 
-std::string describe_engram_run(const json& report) {
-  std::map<int, LayerSummary> layers;
+NodeMemory add_up_memory(const json& report) {
   // Ranks that are threads measure the one process that they share.
   const bool shares_process = report["engine"] == "threads";
-  std::int64_t growth = 0;
+  NodeMemory memory;
+  double tables = 0;
   for (const json& rank : report["ranks"]) {
     const auto mine = rank["memory_growth_bytes"].get<std::int64_t>();
-    growth = shares_process ? std::max(growth, mine) : growth + mine;
+    memory.growth_bytes =
+        shares_process ? std::max(memory.growth_bytes, mine) : memory.growth_bytes + mine;
+    for (const json& layer : rank["layers"]) {
+      const bool is_shared = layer["shared_bytes"].get<std::int64_t>() > 0;
+      const double copies = 1 / (is_shared ? rank["sharers"].get<double>() : 1.0);
+      if (layer["placement"] == "host" || layer["placement"] == "host_shared") {
+        tables += layer["resident_bytes"].get<double>() * copies;
+      }
+      memory.staging_bytes += layer["staging_bytes"].get<std::int64_t>();
+    }
+  }
+  memory.table_bytes = std::llround(tables);
+  return memory;
+}
+
+std::string describe_engram_run(const json& report) {
+  std::map<int, LayerSummary> layers;
+  for (const json& rank : report["ranks"]) {
     for (const json& layer : rank["layers"]) layers[layer["layer"].get<int>()].add(rank, layer);
   }
   const json& first = report["ranks"][0];
@@ -106,8 +124,11 @@ std::string describe_engram_run(const json& report) {
       fmt::format("{} ranks ({}), {} steps, engine {}\n", report["ranks"].size(),
                   report["parallel"].get<std::string>(), first["steps"].get<std::int64_t>(),
                   report["engine"].get<std::string>());
-  text += fmt::format("host memory grew by {} over all ranks\n",
-                      bytes_text(static_cast<double>(growth)));
+  const NodeMemory memory = add_up_memory(report);
+  text += fmt::format("host memory grew by {} over all ranks; {} of tables, {} of staging\n",
+                      bytes_text(static_cast<double>(memory.growth_bytes)),
+                      bytes_text(static_cast<double>(memory.table_bytes)),
+                      bytes_text(static_cast<double>(memory.staging_bytes)));
   for (const auto& [layer, summary] : layers) text += summary.describe(layer);
   return text;
 }

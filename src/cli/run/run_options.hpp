@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -25,9 +26,10 @@ struct RunOptions {
   bool is_sequence_parallel = false;
   bool shards_over_dp = false;
   Placement placement = Placement::Auto;
-  std::string strategy = "auto";
+  std::string strategy;  ///< Empty: what PENSTOCK_GATE_PCP_SHARD says, or else auto.
   std::string engine = "threads";
   bool uses_processes = false;  ///< Each rank a process of its own.
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);  ///< For a rank that is silent.
   DeviceKind device = DeviceKind::Cpu;
   bool verifies = false;
   bool may_fall_back = false;

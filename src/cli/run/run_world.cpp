@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -15,14 +16,35 @@
 namespace penstock::cli {
 namespace {
 
-void print_line_of_rank(int rank, std::string_view line) {
-  std::fputs(fmt::format("[rank {}] {}\n", rank, line).c_str(), stderr);
+constexpr std::string_view kErrorPrefix = "penstock: error: ";
+
+CommOptions comm_options(const RunOptions& options) {
+  return {.deadline = options.deadline, .start_deadline = options.deadline};
 }
+
+/// Passes on what the ranks say and remembers the error that each ended with.
+class RankMessages {
+ public:
+  void print(int rank, std::string_view line) {
+    std::fputs(fmt::format("[rank {}] {}\n", rank, line).c_str(), stderr);
+    if (line.starts_with(kErrorPrefix)) errors_[rank] = line.substr(kErrorPrefix.size());
+  }
+
+  /// "rank 1 ended with exit code 4: what it said".
+  std::string describe(const ProcessEnd& end) const {
+    const auto error = errors_.find(end.rank);
+    return error == errors_.end() ? to_string(end) : to_string(end) + ": " + error->second;
+  }
+
+ private:
+  std::map<int, std::string> errors_;
+};
 
 /// Starts this command once for each rank and waits for all.
 int run_processes(const RunOptions& options, const std::vector<std::string>& command_line) {
   LaunchOptions launch;
-  launch.on_stderr = print_line_of_rank;
+  RankMessages messages;
+  launch.on_stderr = [&](int rank, std::string_view line) { messages.print(rank, line); };
   launch.echo_exit_code = exit_code(ErrorCode::PeerFailed);
   std::vector<std::string> words = command_line;
   words.at(0) = own_executable();
@@ -30,7 +52,7 @@ int run_processes(const RunOptions& options, const std::vector<std::string>& com
   if (!result.first_failure) return kExitOk;
   const ProcessEnd& failure = *result.first_failure;
   if (failure.signal == 0 && failure.exit_code == kExitVerificationFailed) return failure.exit_code;
-  std::fputs(fmt::format("penstock: error: {}\n", to_string(failure)).c_str(), stderr);
+  std::fputs(fmt::format("{}{}\n", kErrorPrefix, messages.describe(failure)).c_str(), stderr);
   return failure.signal == 0 ? failure.exit_code : exit_code(ErrorCode::PeerFailed);
 }
 
@@ -57,19 +79,20 @@ int run_rank(Communicator& world, const RunOptions& options,
 int run_world(const RunOptions& options, const std::vector<std::string>& command_line,
               const std::function<int(Communicator&)>& body) {
   if (options.engine == "mpi") {
-    const auto world = make_mpi_communicator();
+    const auto world = make_mpi_communicator(comm_options(options));
     return run_rank(*world, options, body);
   }
   if (const auto launch = detect_launch(); launch && launch->size > 1) {
-    const auto world = join_launch(*launch);
+    const auto world = join_launch(*launch, comm_options(options));
     return run_rank(*world, options, body);
   }
   if (options.uses_processes) return run_processes(options, command_line);
   int status = kExitOk;
-  run_thread_group(options.parallel.world_size(), [&](Communicator& world) {
+  const auto run_thread = [&](Communicator& world) {
     const int mine = body(world);
     if (world.rank() == 0) status = mine;
-  });
+  };
+  run_thread_group(options.parallel.world_size(), run_thread, comm_options(options));
   return status;
 }
 

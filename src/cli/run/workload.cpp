@@ -93,6 +93,22 @@ std::vector<Request> make_requests(std::vector<std::vector<std::int32_t>> stream
   return requests;
 }
 
+std::string describe_requests(const std::vector<Request>& requests) {
+  // FNV-1a, word by word: equal files give equal numbers, others hardly ever.
+  constexpr std::uint64_t kStart = 14695981039346656037ULL;
+  constexpr std::uint64_t kFactor = 1099511628211ULL;
+  std::uint64_t digest = kStart;
+  std::size_t tokens = 0;
+  for (const Request& request : requests) {
+    digest = (digest ^ request.ids.size()) * kFactor;
+    for (const std::int32_t id : request.ids) {
+      digest = (digest ^ static_cast<std::uint32_t>(id)) * kFactor;
+    }
+    tokens += request.ids.size();
+  }
+  return fmt::format("{} requests of {} tokens (digest {:016x})", requests.size(), tokens, digest);
+}
+
 std::vector<Step> plan_steps(const std::vector<Request>& requests, int replica,
                              const WorkloadOptions& options) {
   std::int64_t num_steps = 0;

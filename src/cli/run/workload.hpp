@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "penstock/engram/ngram_hasher.hpp"
@@ -39,6 +40,9 @@ struct WorkloadOptions {
 /// Errors: InvalidArgument if several streams are to be cut, or there are fewer tokens than requests.
 std::vector<Request> make_requests(std::vector<std::vector<std::int32_t>> streams,
                                    const WorkloadOptions& options);
+
+/// How many requests and tokens, and a number that depends on every token id and every length.
+std::string describe_requests(const std::vector<Request>& requests);
 
 /// The steps of one replica: prefill in chunks, then decode token by token. All replicas get the
 /// same number of steps; one that has nothing left gets empty ones.
