@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config git xz-utils ca-certificates
   nlohmann-json3-dev libfmt-dev libcli11-dev liblzma-dev libdnnl-dev ocl-icd-opencl-dev
-  libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev libicu-dev
+  libopenmpi-dev openmpi-bin iproute2 util-linux libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev libicu-dev
   python3 python3-dev python3-venv)
 [ "${1:-}" = --checks ] && packages+=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 

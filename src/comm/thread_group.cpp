@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -38,6 +39,8 @@ std::size_t to_size(int value) {
 struct Failure {
   int rank = 0;
   std::string cause;
+  /// Another rank's failure, after which this one left: "rank 3 of the whole group failed: ...".
+  std::string reason = {};
 };
 
 class Group;
@@ -57,10 +60,17 @@ class Family {
   /// Records that world rank `rank` failed, and tells every group that it belongs to.
   void fail(int rank, const std::string& cause);
 
+  /// World rank `rank` has heard of a failure, and will leave its groups for no other reason.
+  void set_reason(int rank, const std::string& reason);
+  std::string reason_of(int rank) const;
+
  private:
   std::mutex mutex_;
   std::vector<std::weak_ptr<Group>> groups_;
   std::vector<Failure> failures_;
+
+  mutable std::mutex reasons_mutex_;  ///< Taken last, also under the lock of a group.
+  std::map<int, std::string> reasons_;
 };
 
 class Group {
@@ -91,11 +101,11 @@ class Group {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  void check_alive(Collective collective) const;
-  void wait_for_others(Lock& lock, Collective collective);
+  void check_alive(int rank, Collective collective) const;
+  void wait_for_others(int rank, Lock& lock, Collective collective);
   void fail_missing(Lock& lock, Collective collective);
   std::string describe(int rank) const;
-  void set_failure(int rank, const std::string& cause);
+  void set_failure(int rank, const std::string& cause, const std::string& reason = {});
 
   const std::shared_ptr<Family> family_;
   const std::vector<int> world_ranks_;
@@ -128,14 +138,25 @@ void Family::fail(int rank, const std::string& cause) {
   }
 }
 
+void Family::set_reason(int rank, const std::string& reason) {
+  const std::lock_guard lock(reasons_mutex_);
+  reasons_.try_emplace(rank, reason);
+}
+
+std::string Family::reason_of(int rank) const {
+  const std::lock_guard lock(reasons_mutex_);
+  const auto found = reasons_.find(rank);
+  return found == reasons_.end() ? std::string() : found->second;
+}
+
 std::string Group::describe(int rank) const {
   const int world = world_rank(rank);
   if (world == rank) return fmt::format("rank {}", rank);
   return fmt::format("rank {} ({} in the whole group)", rank, world);
 }
 
-void Group::set_failure(int rank, const std::string& cause) {
-  if (!failure_) failure_ = Failure{rank, cause};
+void Group::set_failure(int rank, const std::string& cause, const std::string& reason) {
+  if (!failure_) failure_ = Failure{rank, cause, reason};
   changed_.notify_all();
 }
 
@@ -146,10 +167,17 @@ void Group::mark_failed(int world_rank, const std::string& cause) {
   set_failure(static_cast<int>(found - world_ranks_.begin()), cause);
 }
 
-void Group::check_alive(Collective collective) const {
+void Group::check_alive(int rank, Collective collective) const {
   if (!failure_) return;
-  throw Error(ErrorCode::PeerFailed, fmt::format("{}: {} failed: {}", to_string(collective),
-                                                 describe(failure_->rank), failure_->cause));
+  const auto& [failed, cause, reason] = *failure_;
+  const std::string first = reason.empty() ? fmt::format("rank {} of the whole group failed: {}",
+                                                         world_rank(failed), cause)
+                                           : reason;
+  family_->set_reason(world_rank(rank), first);
+  const std::string what = reason.empty()
+                               ? fmt::format("{} failed: {}", describe(failed), cause)
+                               : fmt::format("{}; so {} left the group", reason, describe(failed));
+  throw Error(ErrorCode::PeerFailed, fmt::format("{}: {}", to_string(collective), what));
 }
 
 /// The deadline has passed: the first rank that did not come is the one that failed.
@@ -165,24 +193,25 @@ void Group::fail_missing(Lock& lock, Collective collective) {
   lock.lock();
 }
 
-void Group::wait_for_others(Lock& lock, Collective collective) {
+void Group::wait_for_others(int rank, Lock& lock, Collective collective) {
   const std::uint64_t call = started_;
   const auto deadline = std::chrono::steady_clock::now() + options_.deadline;
   const auto is_over = [&] { return started_ != call || failure_.has_value(); };
   for (int r = 0; r < size(); ++r) {
-    if (has_left_[to_size(r)] && posts_[to_size(r)] == nullptr) set_failure(r, "left the group");
+    if (!has_left_[to_size(r)] || posts_[to_size(r)] != nullptr) continue;
+    set_failure(r, "left the group", family_->reason_of(world_rank(r)));
   }
   if (!changed_.wait_until(lock, deadline, is_over)) fail_missing(lock, collective);
   // A call that has started is finished, whatever became of the group meanwhile: the others read
   // this rank's buffers.
-  if (started_ == call) check_alive(collective);
+  if (started_ == call) check_alive(rank, collective);
 }
 
 void Group::exchange(int rank, const Post& mine,
                      const std::function<void(std::span<const Post* const>)>& read) {
   const Collective collective = mine.call->collective;
   Lock lock(mutex_);
-  check_alive(collective);
+  check_alive(rank, collective);
   posts_[to_size(rank)] = &mine;
   if (++num_arrived_ == size()) {
     std::vector<const CallArguments*> calls;
@@ -193,7 +222,7 @@ void Group::exchange(int rank, const Post& mine,
     ++started_;
     changed_.notify_all();
   } else {
-    wait_for_others(lock, collective);
+    wait_for_others(rank, lock, collective);
   }
 
   const std::uint64_t call = finished_;
@@ -224,7 +253,8 @@ void Group::leave(int rank, bool is_unwinding) noexcept {
   const std::lock_guard lock(mutex_);
   has_left_[to_size(rank)] = true;
   if (num_arrived_ == 0) return;
-  set_failure(rank, is_unwinding ? "left the group with an exception" : "left the group");
+  set_failure(rank, is_unwinding ? "left the group with an exception" : "left the group",
+              family_->reason_of(world_rank(rank)));
 }
 
 void Group::abort(int rank, std::string_view cause) noexcept {

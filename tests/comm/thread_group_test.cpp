@@ -53,6 +53,29 @@ TEST(ThreadGroup, NamesARankByItsPlaceInTheWholeGroupToo) {
   });
 }
 
+// Rank 2 leaves the pair that it shares with rank 1, who therefore leaves the one with rank 0.
+TEST(ThreadGroup, NamesTheFirstCauseThroughARankThatLeavesAfterIt) {
+  auto members = make_thread_group(3);
+  std::string heard;
+  std::vector<std::jthread> threads;
+  for (auto& member : members) {
+    threads.emplace_back([&heard, world = std::move(member)] {
+      const int rank = world->rank();
+      const auto low = world->split(rank < 2 ? 0 : -1, rank);
+      const auto high = world->split(rank > 0 ? 0 : -1, rank);
+      if (rank == 2) return;
+      try {
+        (rank == 1 ? high : low)->barrier();
+      } catch (const Error& error) {
+        if (rank == 0) heard = error.what();
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(heard,
+            "barrier: rank 2 of the whole group failed: left the group; so rank 1 left the group");
+}
+
 TEST(RunThreadGroup, RethrowsTheFirstCauseAndNotItsEchoes) {
   for (const int culprit : {0, 2, 3}) {
     try {
