@@ -21,7 +21,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -34,6 +34,7 @@ __all__ = [
     "GateLinear",
     "NgramHasher",
     "Table",
+    "Ticket",
     "communicator",
     "dequantize",
     "engram_gate",
@@ -139,15 +140,16 @@ def _prefetch(row_ids: torch.Tensor, layer: int) -> torch.Tensor:
     return torch.empty((1,), dtype=torch.int32, device=row_ids.device)
 
 
-def _fake_inject(hidden: torch.Tensor, ticket: torch.Tensor, mask: torch.Tensor | None,
-                 layer: int) -> torch.Tensor:
+def _fake_inject(hidden: torch.Tensor, order: torch.Tensor, row_ids: torch.Tensor,
+                 mask: torch.Tensor | None, layer: int) -> torch.Tensor:
     return _like(hidden)
 
 
-@_operator("engram_inject(Tensor hidden, Tensor ticket, Tensor? mask, int layer) -> Tensor",
-           _fake_inject)
-def _inject(hidden: torch.Tensor, ticket: torch.Tensor, mask: torch.Tensor | None,
-            layer: int) -> torch.Tensor:
+# row_ids is not read here: a compiler that reuses buffers must not reuse it during the read.
+@_operator("engram_inject(Tensor hidden, Tensor order, Tensor row_ids, Tensor? mask, int layer) "
+           "-> Tensor", _fake_inject)
+def _inject(hidden: torch.Tensor, order: torch.Tensor, row_ids: torch.Tensor,
+            mask: torch.Tensor | None, layer: int) -> torch.Tensor:
     state = _object(_LayerState, layer)
     if not state.tickets:
         raise InvalidArgument("EngramLayer: found no ticket under way, needs prefetch() before it")
@@ -247,6 +249,13 @@ class Table(_Module):
         return cast(torch.Tensor, _lookup(row_ids, self._number))
 
 
+class Ticket(NamedTuple):
+    """A read under way, made by EngramLayer.prefetch()."""
+
+    order: torch.Tensor  #: Makes the layer's call depend on its prefetch; holds nothing.
+    row_ids: torch.Tensor  #: What is being read.
+
+
 class EngramLayer(_Module):
     """penstock.EngramLayer as a module: rows, projection, gate, injection of one layer.
 
@@ -265,21 +274,22 @@ class EngramLayer(_Module):
         """As penstock.EngramLayer.open(), with the same options."""
         return cls(penstock.EngramLayer.open(model_dir, layer, **options))
 
-    def prefetch(self, row_ids: torch.Tensor) -> torch.Tensor:
+    def prefetch(self, row_ids: torch.Tensor) -> Ticket:
         """Starts reading the rows of a step, beside whatever else is going on.
 
         Args:
             row_ids: int32 [T, C] or [T, L, C] on the layer's device.
 
         Returns:
-            The ticket that the layer's call takes: a tensor that carries the dependency only.
+            The ticket that the layer's call takes.
         """
-        return cast(torch.Tensor, _prefetch(row_ids, self._number))
+        return Ticket(_prefetch(row_ids, self._number), row_ids)
 
-    def forward(self, hidden: torch.Tensor, ticket: torch.Tensor,
+    def forward(self, hidden: torch.Tensor, ticket: Ticket,
                 mask: torch.Tensor | None = None) -> torch.Tensor:
         """The new hidden, bf16 [T, hc, dim]; mask bool [T], False keeps a token's hidden."""
-        return cast(torch.Tensor, _inject(hidden, ticket, mask, self._number))
+        order, row_ids = ticket
+        return cast(torch.Tensor, _inject(hidden, order, row_ids, mask, self._number))
 
     def drop_tickets(self) -> None:
         """Joins the reads that no call will use, for example of a step that was given up."""

@@ -1,0 +1,27 @@
+# What is built unless somebody says otherwise: nothing that needs more than a C++ compiler. A Python package (pip sets
+# SKBUILD) is made for the machine that installs it, so it gets CUDA where there is a compiler for it; the package then
+# still runs where there is no driver.
+set(cuda_by_default OFF)
+set(nccl_by_default OFF)
+if(NOT SKBUILD OR (DEFINED PENSTOCK_WITH_CUDA AND NOT PENSTOCK_WITH_CUDA))
+  return()
+endif()
+
+find_program(PENSTOCK_NVCC nvcc HINTS "$ENV{CUDA_PATH}/bin" "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin)
+if(NOT PENSTOCK_NVCC)
+  return()
+endif()
+execute_process(COMMAND "${PENSTOCK_NVCC}" --version OUTPUT_VARIABLE nvcc_answer)
+if(NOT nvcc_answer MATCHES "release ([0-9.]+)" OR CMAKE_MATCH_1 VERSION_LESS 12.4)
+  message(STATUS "penstock: ${PENSTOCK_NVCC} is no compiler of CUDA 12.4 or newer; built without CUDA")
+  return()
+endif()
+set(cuda_by_default ON)
+if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  set(CMAKE_CUDA_COMPILER "${PENSTOCK_NVCC}")
+endif()
+get_filename_component(nvcc_folder "${PENSTOCK_NVCC}" DIRECTORY)
+find_path(PENSTOCK_NCCL_INCLUDE_DIR nccl.h HINTS "${nvcc_folder}/../include")
+if(PENSTOCK_NCCL_INCLUDE_DIR)
+  set(nccl_by_default ON)
+endif()

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Installs a build, and uses it from another project as the README tells a C++ user to.
+#   tools/test_install.sh [BUILD]      default build/cpu-release, which must have been built
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=${1:-build/cpu-release}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cmake --install "$build" --prefix "$work/penstock" >/dev/null
+cmake -S examples/cpp -B "$work/example" -DCMAKE_PREFIX_PATH="$work/penstock" >/dev/null
+cmake --build "$work/example"
+"$work/penstock/bin/penstock" make-model "$work/demo" --engram-vocab-size 500 --hidden 64 \
+  --tokenizer examples/deepseek_v3_tokenizer.json.xz >/dev/null
+"$work/example/look_up_rows" "$work/demo"
