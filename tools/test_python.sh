@@ -15,4 +15,5 @@ wheel=$(tools/build_wheel.sh build/dist -Ccmake.define.PENSTOCK_WITH_CUDA=OFF -C
 "$venv/bin/python" -m pytest -q -rs tests/python
 "$venv/bin/python" -m mypy --strict -p penstock
 "$venv/bin/python" -m mypy --strict tests/python/typing_examples.py
+"$venv/bin/python" tools/make_api_docs.py python --check
 tools/check_wheel.sh "$wheel"

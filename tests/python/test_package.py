@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -15,7 +17,7 @@ import numpy as np
 import penstock
 import pytest
 import typing_examples
-from conftest import random_bf16
+from conftest import TESTS, random_bf16
 
 PACKAGE = pathlib.Path(inspect.getfile(penstock)).parent
 
@@ -106,3 +108,41 @@ def test_a_step_from_tokens_to_hidden(model_dir: pathlib.Path, small_config: dic
     model = reference.Safetensors(model_dir)
     np.testing.assert_array_equal(rows, reference.lookup_rows(model, 4, row_ids[:, 1]))
     assert new_hidden.shape == hidden.shape and new_hidden.dtype == np.uint16
+
+
+def readme_blocks(language: str) -> list[str]:
+    text = (TESTS.parent / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+def test_the_readmes_first_script_runs(tmp_path: pathlib.Path,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-m", "penstock", "make-model", "demo", "--hidden", "64",
+                    "--engram-vocab-size", "500", "--layers", "1", "--tokenizer",
+                    str(TESTS.parent / "examples" / "deepseek_v3_tokenizer.json.xz")],
+                   check=True, capture_output=True)
+    names: dict[str, Any] = {}
+    exec(readme_blocks("python")[0], names)
+    assert names["rows"].shape == (5, 24, 256)
+
+
+def test_the_readmes_snippet_runs(model_dir: pathlib.Path, small_config: dict[str, Any],
+                                  reference: ModuleType, tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(3)
+    tokenizer = {"model": {"type": "BPE", "vocab": {chr(0x100 + i): i for i in range(97)},
+                           "merges": []}, "decoder": {"type": "ByteLevel"}, "added_tokens": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    given = {"config": small_config, "path": tmp_path / "tokenizer.json", "model_dir": model_dir,
+             "layer_id": 4, "token_ids": np.array([5, 9, 5], np.int32), "query_start": [0, 3],
+             "positions": [0, 1, 2], "lookback": [[-1, -1]], "hidden": random_bf16(rng, (3, 2, 32)),
+             "kv": random_bf16(rng, (3, 96)), "q_weight": random_bf16(rng, (2, 32)),
+             "k_weight": random_bf16(rng, (2, 32)), "eps": 1e-6, "x": random_bf16(rng, (3, 8)),
+             "weight": random_bf16(rng, (16, 8)), "attn_out": random_bf16(rng, (3, 16)),
+             "deployment": {}}
+    names = dict(given)
+    exec(readme_blocks("python")[1], names)
+    np.testing.assert_array_equal(
+        names["rows"], reference.lookup_rows(reference.Safetensors(model_dir), 4,
+                                             names["row_ids"][:, 1]))
+    assert names["gated"].shape == (3, 16) and names["violations"] == []
