@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/callbacks_over.hpp"
 #include "comm/communicator_contract.hpp"
 
 namespace penstock {
@@ -16,49 +17,8 @@ namespace {
 using contract::Bytes;
 using contract::error_of;
 using contract::to_size;
-
-/// Which of the optional callbacks are there.
-enum class Callbacks { All, FewestPossible };
-
-/// Callbacks that use another communicator, as a host framework's would use its process group.
-CommCallbacks callbacks_over(std::shared_ptr<Communicator> comm, Callbacks which) {
-  CommCallbacks callbacks;
-  callbacks.all_gather = [comm](std::span<const std::byte> mine) {
-    return comm->all_gather_object(mine);
-  };
-  callbacks.abort = [comm](std::string_view cause) { comm->abort(cause); };
-  callbacks.split = [comm, which](const std::vector<std::vector<int>>& groups, int mine) {
-    int key = 0;
-    for (std::size_t i = 0; mine >= 0 && i < groups[to_size(mine)].size(); ++i) {
-      if (groups[to_size(mine)][i] == comm->rank()) key = static_cast<int>(i);
-    }
-    std::shared_ptr<Communicator> part = comm->split(mine, key);
-    return part ? callbacks_over(std::move(part), which) : CommCallbacks{};
-  };
-  if (which == Callbacks::FewestPossible) return callbacks;
-  callbacks.barrier = [comm] { comm->barrier(); };
-  callbacks.all_to_all = [comm](const std::vector<Bytes>& for_each_rank) {
-    Bytes in;
-    std::vector<std::int64_t> in_bytes;
-    std::vector<Bytes> received;
-    for (const Bytes& block : for_each_rank) {
-      contract::append(in, block);
-      in_bytes.push_back(static_cast<std::int64_t>(block.size()));
-    }
-    std::vector<std::int64_t> out_bytes(in_bytes.size());
-    comm->all_to_all(std::as_bytes(std::span(in_bytes)),
-                     std::as_writable_bytes(std::span(out_bytes)), sizeof(std::int64_t));
-    Bytes out(to_size(std::accumulate(out_bytes.begin(), out_bytes.end(), std::int64_t{0})));
-    comm->all_to_all_v(in, in_bytes, out, out_bytes);
-    auto from = out.begin();
-    for (const std::int64_t bytes : out_bytes) {
-      received.emplace_back(from, from + bytes);
-      from += bytes;
-    }
-    return received;
-  };
-  return callbacks;
-}
+using test::Callbacks;
+using test::callbacks_over;
 
 contract::Backend over_threads(int ranks, Callbacks which) {
   const std::string kind = which == Callbacks::All ? "all" : "fewest";

@@ -1,164 +1,124 @@
 #include "penstock/engram/engram_stage.hpp"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <map>
+#include <atomic>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "comm/callbacks_over.hpp"
+#include "engram/stage_deployment.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
-#include "penstock/engram/engram_injection.hpp"
-#include "penstock/engram/engram_weights.hpp"
 #include "support/small_model.hpp"
 
 namespace penstock {
 namespace {
 
+using test::Deployment;
+using test::model_with;
 using test::SmallModel;
-
-/// The models of this file, one for each number of columns, made when first asked for.
-const SmallModel& model_with(int columns) {
-  struct Models {
-    std::map<int, SmallModel> made;
-    std::filesystem::path root =
-        std::filesystem::temp_directory_path() / fmt::format("penstock_stage_{}", getpid());
-    ~Models() { std::filesystem::remove_all(root); }
-  };
-  static Models models;
-  const auto found = models.made.find(columns);
-  if (found != models.made.end()) return found->second;
-  const std::map<int, std::pair<int, int>> shapes{
-      {24, {4, 8}}, {8, {2, 8}}, {7, {2, 7}}, {15, {4, 5}}};
-  const auto [max_ngram, heads] = shapes.at(columns);
-  return models.made
-      .emplace(columns,
-               test::make_small_model(models.root / std::to_string(columns), max_ngram, heads))
-      .first->second;
-}
-
-struct Deployment {
-  int columns = 24;
-  Placement placement = Placement::Host;
-  bool shards_over_dp = false;
-};
-
-void PrintTo(const Deployment& deployment, std::ostream* out) {
-  *out << deployment.columns << "_columns_" << to_string(deployment.placement)
-       << (deployment.shards_over_dp ? "_dp_sharded" : "");
-}
-
-/// Tokens of each replica in a step.
-std::vector<std::vector<std::int64_t>> token_patterns(int replicas) {
-  std::vector<std::int64_t> ragged;
-  std::vector<std::int64_t> one_idle;
-  for (int replica = 0; replica < replicas; ++replica) {
-    ragged.push_back(1 + replica * 3 % 7);
-    one_idle.push_back(replica == replicas - 1 ? 0 : 5);
-  }
-  const auto count = static_cast<std::size_t>(replicas);
-  return {std::vector<std::int64_t>(count, 6), ragged, one_idle,
-          std::vector<std::int64_t>(count, 0), std::vector<std::int64_t>(count, 1)};
-}
-
-void expect_rows(const SmallModel& model, std::size_t layer, std::span<const std::int32_t> ids,
-                 const TokenRange& mine, std::span<const BF16> rows) {
-  const int columns = model.columns();
-  const std::int64_t token_elements = std::int64_t{columns} * model.head_dim;
-  ASSERT_EQ(static_cast<std::int64_t>(rows.size()), mine.count * token_elements);
-  for (std::int64_t token = 0; token < mine.count; ++token) {
-    for (int column = 0; column < columns; ++column) {
-      const auto id = ids[static_cast<std::size_t>(
-          ((mine.first + token) * 2 + static_cast<std::int64_t>(layer)) * columns + column)];
-      for (int i = 0; i < model.head_dim; ++i) {
-        const auto found =
-            rows[static_cast<std::size_t>(token * token_elements + column * model.head_dim + i)];
-        const BF16 expected = id < 0 ? BF16{} : model.element(layer, id, i);
-        ASSERT_EQ(found, expected) << "token " << token << " column " << column;
-      }
-    }
-  }
-}
-
-/// Runs every token pattern on every rank of a deployment and compares with the definition.
-void check_deployment(const SmallModel& small, const Deployment& deployment,
-                      const ParallelConfig& parallel, bool is_sequence_parallel) {
-  SCOPED_TRACE(to_string(parallel) + (is_sequence_parallel ? " sp" : ""));
-  const ModelDir model = ModelDir::open(small.directory);
-  run_thread_group(parallel.world_size(), [&](Communicator& world) {
-    const RankPlace place = place_of(parallel, world.rank());
-    std::vector<int> layers;
-    if (parallel.pp == 1 || place.pp == 0) layers.push_back(1);
-    if (place.pp == parallel.pp - 1) layers.push_back(14);
-    EngramStageOptions options;
-    options.placement = deployment.placement;
-    options.shards_over_dp = deployment.shards_over_dp;
-    options.is_sequence_parallel = is_sequence_parallel;
-    options.max_tokens = 8;
-    auto stage = EngramStage::open(model, parallel, world, layers, options);
-    std::map<int, EngramInjection> wholes;
-    for (const int layer_id : layers) {
-      wholes.emplace(layer_id,
-                     EngramInjection(load_engram_weights(model, layer_id), Device::cpu(), 8));
-    }
-    std::uint32_t step = 0;
-    for (const auto& pattern : token_patterns(parallel.dp)) {
-      const auto ids = small.random_ids(pattern[static_cast<std::size_t>(place.dp)],
-                                        100 * step++ + static_cast<std::uint32_t>(place.dp));
-      stage.start(ids);
-      for (const int layer_id : layers) {
-        const std::size_t layer = layer_id == 1 ? 0 : 1;
-        const auto rows = stage.rows(layer_id);
-        expect_rows(small, layer, ids, stage.tokens(), rows);
-        std::mt19937 random(step);
-        const auto elements =
-            static_cast<std::size_t>(stage.tokens().count * small.hc_mult * small.hidden);
-        const auto hidden = test::random_bf16(elements, 2.0F, random);
-        std::vector<BF16> out(elements);
-        stage.forward(layer_id, hidden, {}, out);
-        EngramInjection& whole = wholes.at(layer_id);
-        std::vector<BF16> expected(elements);
-        whole.project(rows);
-        whole.inject(hidden, {}, expected);
-        ASSERT_EQ(out, expected);
-      }
-    }
-  });
-}
 
 class EngramStageDeployments : public testing::TestWithParam<Deployment> {};
 
 TEST_P(EngramStageDeployments, GiveTheRowsOfTheUnshardedTableOnEveryRank) {
-  const SmallModel& small = model_with(GetParam().columns);
-  for (int tp = 1; tp <= 8; ++tp) {
-    for (int dp = 1; tp * dp <= 8; ++dp) {
-      for (int pp = 1; tp * dp * pp <= 8 && pp <= (dp == 2 ? 2 : 1); ++pp) {
-        for (const bool is_sequence_parallel : {false, true}) {
-          if (is_sequence_parallel && (tp == 1 || pp > 1)) continue;
-          check_deployment(small, GetParam(), {.dp = dp, .pp = pp, .tp = tp}, is_sequence_parallel);
-          if (HasFatalFailure()) return;
-        }
-      }
+  for (int size = 1; size <= 8; ++size) {
+    for (const test::Ranks& ranks : test::all_ranks_of(size)) {
+      run_thread_group(size, [&](Communicator& world) {
+        test::check_deployment(world, GetParam(), ranks.parallel, ranks.is_sequence_parallel);
+      });
+      if (HasFatalFailure()) return;
     }
   }
 }
 
-std::vector<Deployment> deployments() {
-  std::vector<Deployment> all;
-  for (const int columns : {24, 8, 7, 15}) {
-    all.push_back({columns, Placement::Host, false});
-    all.push_back({columns, Placement::Host, true});
-    all.push_back({columns, Placement::HostShared, false});
-    all.push_back({columns, Placement::File, false});
-  }
-  return all;
+INSTANTIATE_TEST_SUITE_P(All, EngramStageDeployments, testing::ValuesIn(test::all_deployments()),
+                         [](const auto& param) { return testing::PrintToString(param.param); });
+
+class EngramStageOverCallbacks : public testing::TestWithParam<int> {};
+
+TEST_P(EngramStageOverCallbacks, GivesTheRowsOfTheUnshardedTableInASampleOfDeployments) {
+  const int size = GetParam();
+  run_thread_group(size, [size](Communicator& threads) {
+    const auto world = make_callback_communicator(
+        threads.rank(), size,
+        test::callbacks_over(threads.split(0, threads.rank()), test::Callbacks::FewestPossible));
+    test::check_sample(*world, size, 4);
+  });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EngramStageDeployments, testing::ValuesIn(deployments()),
-                         [](const auto& param) { return testing::PrintToString(param.param); });
+INSTANTIATE_TEST_SUITE_P(Sizes, EngramStageOverCallbacks, testing::Values(2, 4, 8));
+
+/// Counts the exchanges of a rank, in its groups too.
+class CountingCommunicator final : public Communicator {
+ public:
+  CountingCommunicator(std::unique_ptr<Communicator> inner, std::atomic<int>& exchanges)
+      : inner_(std::move(inner)),
+        exchanges_(exchanges) {}
+
+  int rank() const noexcept override { return inner_->rank(); }
+  int size() const noexcept override { return inner_->size(); }
+  std::string_view engine() const noexcept override { return inner_->engine(); }
+  void all_gather(std::span<const std::byte> in, std::span<std::byte> out,
+                  StreamRef stream) override {
+    inner_->all_gather(in, out, stream);
+  }
+  void all_to_all(std::span<const std::byte> in, std::span<std::byte> out, std::size_t block_bytes,
+                  StreamRef stream) override {
+    ++exchanges_;
+    inner_->all_to_all(in, out, block_bytes, stream);
+  }
+  void all_to_all_v(std::span<const std::byte> in, std::span<const std::int64_t> in_bytes,
+                    std::span<std::byte> out, std::span<const std::int64_t> out_bytes,
+                    StreamRef stream) override {
+    ++exchanges_;
+    inner_->all_to_all_v(in, in_bytes, out, out_bytes, stream);
+  }
+  void reduce_scatter(std::span<const std::byte> in, std::span<std::byte> out, DType dtype,
+                      StreamRef stream) override {
+    inner_->reduce_scatter(in, out, dtype, stream);
+  }
+  void broadcast(std::span<std::byte> data, int root, StreamRef stream) override {
+    inner_->broadcast(data, root, stream);
+  }
+  void barrier() override { inner_->barrier(); }
+  std::vector<std::vector<std::byte>> all_gather_object(std::span<const std::byte> mine) override {
+    return inner_->all_gather_object(mine);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    auto part = inner_->split(color, key);
+    if (!part) return nullptr;
+    return std::make_unique<CountingCommunicator>(std::move(part), exchanges_);
+  }
+  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+  std::atomic<int>& exchanges_;
+};
+
+TEST(EngramStage, ExchangesTheRowsOfAllLayersAtOnceAndAsRecords) {
+  const SmallModel& small = model_with(24);
+  const ModelDir model = ModelDir::open(small.directory);
+  run_thread_group(4, [&](Communicator& threads) {
+    std::atomic<int> exchanges = 0;
+    CountingCommunicator world(threads.split(0, threads.rank()), exchanges);
+    EngramStageOptions options;
+    options.placement = Placement::Host;
+    options.shards_over_dp = true;
+    options.max_tokens = 8;
+    auto stage = EngramStage::open(model, {.dp = 4}, world, {1, 14}, options);
+    for (int step = 1; step <= 3; ++step) {
+      stage.start(small.random_ids(world.rank() + step, 1));
+      // The later layer first: the one that needs its rows first brings those of both.
+      for (const int layer_id : {14, 1, 14}) static_cast<void>(stage.rows(layer_id));
+      EXPECT_EQ(exchanges, step);
+    }
+  });
+}
 
 TEST(EngramStage, DoesNothingOnAStageWithoutEngram) {
   const ModelDir model = ModelDir::open(model_with(8).directory);
