@@ -143,7 +143,9 @@ class Children {
 
   void signal_all(int signal) {
     for (const Child& child : children_) {
-      if (!child.has_ended) ::kill(child.pid, signal);
+      if (child.has_ended) continue;
+      ::kill(child.pid, signal);
+      ::kill(child.pid, SIGCONT);  // one that stands still would not hear of the first
     }
   }
 

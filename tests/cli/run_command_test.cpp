@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "run_penstock.hpp"
@@ -83,14 +85,23 @@ TEST_F(RunCommand, SaysThatRowShardsAreUsedWhereColumnsDoNotSuffice) {
   }
 }
 
-TEST_F(RunCommand, InjectsWhereAStageBeginsAtAnEngramLayer) {
-  for (const std::string cuts : {"1", "14", "2"}) {
-    const auto result = run("--pp 2 --pp-cuts " + cuts + " --verify --json");
+// A stage whose first layer is an Engram layer must inject like any other, and stages after the first
+// must have token ids: every layer, on whichever stage, injects every active token.
+TEST_F(RunCommand, InjectsEveryTokenWhereverTheStagesAreCut) {
+  for (const std::string cuts : {"1", "2", "8", "14", "1,14", "1,2,14"}) {
+    const auto stages = std::to_string(2 + std::ranges::count(cuts, ','));
+    const auto result = run("--pp " + stages + " --pp-cuts " + cuts + " --verify --json");
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const json report = json::parse(result.out);
-    std::size_t layers = 0;
-    for (const json& rank : report["ranks"]) layers += rank["layers"].size();
-    EXPECT_EQ(layers, 2U) << cuts;
+    std::set<int> layers;
+    for (const json& rank : report["ranks"]) {
+      for (const json& layer : rank["layers"]) {
+        layers.insert(layer["layer"].get<int>());
+        EXPECT_EQ(layer["tokens"], 96) << cuts;
+        EXPECT_GT(layer["verify"]["tokens_checked"], 0) << cuts;
+      }
+    }
+    EXPECT_EQ(layers, (std::set<int>{1, 14})) << cuts;
   }
 }
 
@@ -109,6 +120,17 @@ TEST_F(RunCommand, RefusesBadInputWithOneLine) {
                "tokenizer.json");
   expect_error(run("--rows random:x"), 3, "random:SEED");
   expect_error(run("--pp 2 --pp-cuts 1,2"), 3, "--pp-cuts");
+  expect_error(run("--pp 3 --pp-cuts 14,1"), 3, "past the one before");
+  expect_error(run("--pp 3 --pp-cuts 1,1"), 3, "past the one before");
+  expect_error(run("--pp 2 --pp-cuts 0"), 3, "past 0");
+  expect_error(run("--layers 1,7"), 3, "layer 7, the model has Engram at 1, 14");
+  expect_error(run("--deadline nan"), 3, "--deadline is nan");
+  expect_error(run("--deadline 0"), 3, "--deadline is 0");
+  expect_error(run("--tp 257"), 3, "at most 256 are started here");
+  expect_error(run("--dp 300 --processes"), 3, "at most 256 are started here");
+  expect_error(run("--tp 2147483647 --dp 3"), 3, "make more than");
+  expect_error(run("--out '" + tokens_ + "'"), 4, "needed: a directory to write to");
+  expect_error(run("--dp 2 --out /proc/nowhere"), 4, "--out /proc/nowhere");
   expect_error(run("--device cuda"), 4, "cuda");
   const std::string bad = scratch_->write("bad.json", "[500]");
   expect_error(run_penstock("run '" + model_ + "' --token-map identity --tokens '" + bad + "'"), 3,

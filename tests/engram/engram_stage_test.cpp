@@ -1,8 +1,10 @@
 #include "penstock/engram/engram_stage.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -152,6 +154,57 @@ TEST(EngramStage, RaisesOnEveryRankOfTheGroupWhenAReplicaHasTooManyTokens) {
       EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
     }
   });
+}
+
+// A later stage that gets no token ids must not go on as if it had no Engram.
+TEST(EngramStage, RefusesToInjectOnAStageThatWasGivenNoIds) {
+  const ModelDir model = ModelDir::open(model_with(8).directory);
+  run_thread_group(2, [&](Communicator& world) {
+    auto stage =
+        EngramStage::open(model, {.pp = 2}, world, {world.rank() == 0 ? 1 : 14}, {.max_tokens = 4});
+    if (world.rank() == 0) return stage.start(model_with(8).random_ids(2, 1));
+    try {
+      stage.forward(14, {}, {}, {});
+      FAIL() << "nothing was injected, and nobody said so";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      EXPECT_THAT(error.what(), testing::HasSubstr("layer 14 are asked for before start()"));
+    }
+  });
+}
+
+/// What every rank of a group of two raises when they open a stage with these.
+void expect_disagreement(const std::function<void(int rank, std::vector<int>& layers,
+                                                  EngramStageOptions& options)>& change,
+                         const std::string& piece) {
+  const ModelDir model = ModelDir::open(model_with(8).directory);
+  run_thread_group(2, [&](Communicator& world) {
+    std::vector<int> layers{1, 14};
+    EngramStageOptions options{.placement = Placement::Host, .max_tokens = 4};
+    change(world.rank(), layers, options);
+    try {
+      static_cast<void>(EngramStage::open(model, {.dp = 2}, world, layers, options));
+      ADD_FAILURE() << "accepted: " << piece;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      EXPECT_THAT(error.what(), testing::HasSubstr(piece));
+    }
+    world.barrier();  // the group is still usable
+  });
+}
+
+TEST(EngramStage, RefusesRanksThatOpenDifferentThings) {
+  expect_disagreement([](int rank, auto& layers, auto&) { layers.resize(rank == 0 ? 2U : 1U); },
+                      "rank 0 opens layers [1, 14]; rank 1 opens layers [1]; needed: the same");
+  expect_disagreement([](int rank, auto&, auto& options) { options.max_tokens += rank; },
+                      "4 tokens");
+  expect_disagreement([](int rank, auto&, auto& options) { options.shards_over_dp = rank == 1; },
+                      "shards over dp yes");
+  expect_disagreement(
+      [](int rank, auto&, auto& options) {
+        if (rank == 1) options.placement = Placement::HostShared;
+      },
+      "placement host_shared");
 }
 
 TEST(EngramStage, RefusesParallelSizesThatDoNotMakeTheWorld) {

@@ -204,6 +204,10 @@ TEST_P(RunFailure, EndsTheOthersInTimeAndLeavesNothing) {
     const bool has_met = GetParam() != "start.launched";
     run(random_event(random, GetParam(), has_met ? Ranks::Processes : Ranks::Threads, "leave"));
   }
+  if (GetParam().starts_with("load.")) {
+    // The rank that makes and fills the memory that the others share.
+    run({.point = GetParam(), .layout = "--dp 3 --placement host_shared", .size = 3, .victim = 0});
+  }
   report();
 }
 

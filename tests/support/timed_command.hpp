@@ -33,8 +33,8 @@ struct TimedCommand {
   /// More variables; they replace those of the same name.
   std::vector<std::pair<std::string, std::string>> environment = {};
   std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< Then it is killed.
-  /// Called with every line on its error output as it comes, and its process id.
-  std::function<void(std::string_view line, int pid)> on_error_line = {};
+  /// Called once with its process id.
+  std::function<void(int pid)> on_start = {};
 };
 
 struct TimedResult {
@@ -99,8 +99,7 @@ class LineReader {
     if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
   }
 
-  template <typename Sink>
-  void read(std::vector<TimedLine>& lines, const Sink& sink) {
+  void read(std::vector<TimedLine>& lines) {
     std::array<char, 4096> buffer{};
     while (is_open()) {
       const ssize_t count = ::read(ends_[0], buffer.data(), buffer.size());
@@ -112,7 +111,6 @@ class LineReader {
           continue;
         }
         lines.push_back({std::chrono::steady_clock::now(), std::exchange(line_, {})});
-        sink(lines.back().text);
       }
     }
   }
@@ -143,27 +141,26 @@ inline TimedResult run_timed(TimedCommand command) {
   out.close_write_end();
   err.close_write_end();
 
+  if (command.on_start) command.on_start(pid);
+
   TimedResult result;
   const auto deadline = std::chrono::steady_clock::now() + command.limit;
-  const auto on_line = [&](const std::string& line) {
-    if (command.on_error_line) command.on_error_line(line, pid);
-  };
   int status = 0;
   for (;;) {
     std::vector<pollfd> waiting;
     if (out.is_open()) waiting.push_back(out.waiting());
     if (err.is_open()) waiting.push_back(err.waiting());
     ::poll(waiting.data(), waiting.size(), waiting.empty() ? 1 : 20);
-    out.read(result.out, [](const std::string&) {});
-    err.read(result.err, on_line);
+    out.read(result.out);
+    err.read(result.err);
     if (::waitpid(pid, &status, WNOHANG) == pid) break;
     if (std::chrono::steady_clock::now() < deadline || result.is_late) continue;
     result.is_late = true;
     ::kill(pid, SIGKILL);
   }
   result.ended = std::chrono::steady_clock::now();
-  out.read(result.out, [](const std::string&) {});
-  err.read(result.err, on_line);
+  out.read(result.out);
+  err.read(result.err);
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   return result;
 }

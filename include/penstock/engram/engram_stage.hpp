@@ -53,7 +53,8 @@ class EngramStage {
   /// `layers`: the model layer ids that this rank's stage owns; may be empty, and then every call
   /// does nothing. All ranks of a stage pass the same.
   ///
-  /// Errors: as Table::open; InvalidArgument if the parallel sizes do not multiply to world.size().
+  /// Errors: as Table::open; InvalidArgument if the parallel sizes do not multiply to world.size(),
+  ///         and on every rank if options, or layers within a stage, differ between ranks.
   static EngramStage open(const ModelDir& model, const ParallelConfig& parallel,
                           Communicator& world, std::vector<int> layers,
                           const EngramStageOptions& options);
@@ -75,6 +76,8 @@ class EngramStage {
 
   /// Waits for a layer's rows, brings them together and gives [tokens().count, columns * head_dim].
   /// Valid until the next start(), on the stage's device, in the order of `stream`.
+  ///
+  /// Errors: NotFound for a layer of another stage; InvalidArgument before the first start().
   std::span<const BF16> rows(int layer_id, StreamRef stream = {});
 
   /// rows(), then projection and gate.

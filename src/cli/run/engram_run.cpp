@@ -1,6 +1,7 @@
 #include "cli/run/engram_run.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -155,6 +156,12 @@ class EngramRun {
  private:
   void plan() {
     const EngramConfig& engram = *model_.config().engram;
+    for (const int layer : options_.layers) {
+      if (std::ranges::count(engram.layer_ids, layer) > 0) continue;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("run: --layers names layer {}, the model has Engram at {}", layer,
+                              fmt::join(engram.layer_ids, ", ")));
+    }
     WorkloadOptions workload;
     workload.requests = options_.requests;
     workload.chunk = options_.chunk;

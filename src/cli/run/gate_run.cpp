@@ -87,6 +87,12 @@ struct GateRecord {
 };
 
 std::vector<int> layers_with_gates(const RunOptions& options, const ModelDir& model) {
+  for (const int layer : options.layers) {
+    if (model.find(gate_tensor_names(layer))) continue;
+    throw Error(ErrorCode::NotFound,
+                fmt::format("{}: no {} or the like, which --layers asks for", model.path().string(),
+                            gate_tensor_names(layer)[0]));
+  }
   std::vector<int> layers;
   // One more than the backbone has: the layer of the speculative head.
   for (int layer = 0; layer <= model.config().num_hidden_layers; ++layer) {

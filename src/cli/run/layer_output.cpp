@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "penstock/checkpoint/safetensors.hpp"
@@ -80,6 +81,16 @@ void expect_every_token_once(const std::vector<int>& seen, int layer_id) {
 
 }  // namespace
 
+void make_output_directory(Communicator& world, const std::filesystem::path& directory) {
+  std::error_code error;
+  if (world.rank() == 0) std::filesystem::create_directories(directory, error);
+  if (error) {
+    throw Error(ErrorCode::System, fmt::format("run: --out {}: {}; needed: a directory to write to",
+                                               directory.string(), error.message()));
+  }
+  world.barrier();
+}
+
 void write_layer_output(Communicator& world, int layer_id, std::int64_t num_tokens,
                         const LayerOutput& mine, const std::filesystem::path& directory) {
   const auto packed = world.all_gather_object(pack(mine));
@@ -94,7 +105,6 @@ void write_layer_output(Communicator& world, int layer_id, std::int64_t num_toke
     for (RunTensor& tensor : tensors) rest = tensor.place(rest, tokens);
   }
   expect_every_token_once(seen, layer_id);
-  std::filesystem::create_directories(directory);
   std::vector<TensorInfo> infos;
   for (const RunTensor& tensor : tensors) infos.push_back(tensor.info());
   SafetensorsWriter writer(directory / fmt::format("layer{}.safetensors", layer_id), infos);

@@ -32,6 +32,12 @@ struct LayerOutput {
   std::vector<OutputPart> parts;
 };
 
+/// Makes the directory for the output, so that one that cannot be had is an error before the work.
+///
+/// Collective: over `world`; rank 0 makes it.
+/// Errors:     System if it cannot be made.
+void make_output_directory(Communicator& world, const std::filesystem::path& directory);
+
 /// Writes `directory/layer<ID>.safetensors` with one tensor [tokens, token shape] for each part, in
 /// the order of the run's tokens.
 ///

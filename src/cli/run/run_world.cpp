@@ -40,6 +40,18 @@ class RankMessages {
   std::map<int, std::string> errors_;
 };
 
+// Each rank has a connection, or a place to meet, for each other one.
+constexpr int kMostRanksHere = 256;
+
+void check_ranks_here(const RunOptions& options) {
+  const int ranks = options.parallel.world_size();
+  if (ranks <= kMostRanksHere) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("run: {} make {} ranks, at most {} are started here; needed: fewer, or "
+                          "a launcher (mpirun, torchrun) with several machines",
+                          to_string(options.parallel), ranks, kMostRanksHere));
+}
+
 /// Starts this command once for each rank and waits for all.
 int run_processes(const RunOptions& options, const std::vector<std::string>& command_line) {
   LaunchOptions launch;
@@ -86,6 +98,7 @@ int run_world(const RunOptions& options, const std::vector<std::string>& command
     const auto world = join_launch(*launch, comm_options(options));
     return run_rank(*world, options, body);
   }
+  check_ranks_here(options);
   if (options.uses_processes) return run_processes(options, command_line);
   int status = kExitOk;
   const auto run_thread = [&](Communicator& world) {

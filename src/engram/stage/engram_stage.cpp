@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/failure_point.hpp"
+#include "engram/stage/agree_stage.hpp"
 #include "engram/stage/layer_rows.hpp"
 #include "engram/stage/stage_groups.hpp"
 #include "penstock/core/error.hpp"
@@ -100,6 +101,7 @@ EngramStage EngramStage::open(const ModelDir& model, const ParallelConfig& paral
                             to_string(parallel), parallel.world_size(), world.size()));
   }
   expects(model.config().engram.has_value(), "EngramStage: config.json has no engram_* keys");
+  detail::agree_on_stage(world, parallel, layers, options);
   auto state = std::make_unique<State>();
   state->options = options;
   state->hash_layers = static_cast<int>(model.config().engram->layer_ids.size());

@@ -1,7 +1,10 @@
 #include "engram/stage/layer_rows.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
 #include "penstock/reader/gather_rows.hpp"
 
@@ -64,6 +67,10 @@ void LayerRows::start(const RowIds& ids, StreamRef stream) {
 }
 
 std::span<const std::byte> LayerRows::wait(StreamRef stream) {
+  expects(ticket_.has_value(),
+          fmt::format("EngramStage: the rows of layer {} are asked for before start(); needed: the "
+                      "row ids of the step, on every stage that has Engram",
+                      table().spec().layer_id));
   if (!has_waited_) {
     ticket_->wait(stream);
     times_.read += ticket_->read_time();
