@@ -20,7 +20,17 @@ if(PENSTOCK_WERROR)
               "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Werror;--Werror=all-warnings>")
 endif()
 
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ takes an unnamed namespace for one of a header where its file is included by a unity file.
+  target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>")
+endif()
+
 if(PENSTOCK_SANITIZE)
   target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-O1;-g1>")
   target_link_options(penstock_flags INTERFACE "-fsanitize=${PENSTOCK_SANITIZE}")
+  if(PENSTOCK_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ 12 and 13 align vectors of 64 bytes wrongly where locals live on the sanitizer's own stack
+    # (GCC bug 110027): AVX-512 stores to them fault.
+    target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:--param=asan-use-after-return=0>")
+  endif()
 endif()

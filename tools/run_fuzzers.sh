@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 seconds=${1:?usage: tools/run_fuzzers.sh SECONDS}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "run_fuzzers: SECONDS is '$seconds', needed a whole number from 1" >&2; exit 2; }
 
-cmake --preset fuzz >/dev/null
-cmake --build --preset fuzz
-fuzzers=(build/fuzz/fuzzers/*_fuzz)
+cmake --preset cpu-asan >/dev/null
+cmake --build --preset cpu-asan --target fuzzers
+fuzzers=(build/cpu-asan/fuzzers/*_fuzz)
 jobs=$(nproc)
 # Several run at a time, so each may take that many times its share.
 share=$((seconds * (jobs < ${#fuzzers[@]} ? jobs : ${#fuzzers[@]}) / ${#fuzzers[@]}))

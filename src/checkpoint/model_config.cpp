@@ -118,7 +118,7 @@ GateConfig parse_gate(const ConfigReader& reader, const ModelConfig& config) {
   if (gating == "headwise") {
     gate.gating = GatingType::Headwise;
   } else if (gating != "elementwise") {
-    reader.refuse("gating_type", gating, "\"elementwise\" or \"headwise\"");
+    reader.refuse("gating_type", gating, R"("elementwise" or "headwise")");
   }
   return gate;
 }

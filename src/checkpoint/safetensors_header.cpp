@@ -13,7 +13,6 @@
 namespace penstock {
 namespace {
 
-using Json = nlohmann::json;
 using detail::in_quotes;
 using detail::printable;
 using detail::throw_corrupt;
@@ -24,19 +23,19 @@ constexpr std::uint64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 struct Entry {
   std::string_view source;
   const std::string& name;
-  const Json& value;
+  const nlohmann::json& value;
 
   [[noreturn]] void refuse(std::string_view message) const {
     throw_corrupt(source, fmt::format("tensor {}: {}", in_quotes(name), message));
   }
 
-  const Json& at(const char* key) const {
+  const nlohmann::json& at(const char* key) const {
     const auto found = value.find(key);
     if (found == value.end()) refuse(fmt::format("no \"{}\"", key));
     return *found;
   }
 
-  std::uint64_t unsigned_number(const char* key, const Json& number) const {
+  std::uint64_t unsigned_number(const char* key, const nlohmann::json& number) const {
     if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMaxInt64) {
       refuse(fmt::format("{} holds {}, needed: whole numbers from 0 to 2^63 - 1", key,
                          printable(number)));
@@ -46,7 +45,7 @@ struct Entry {
 };
 
 DType dtype_of(const Entry& entry) {
-  const Json& name = entry.at("dtype");
+  const nlohmann::json& name = entry.at("dtype");
   const auto dtype =
       name.is_string() ? parse_dtype(name.get_ref<const std::string&>()) : std::nullopt;
   if (!dtype) {
@@ -56,10 +55,10 @@ DType dtype_of(const Entry& entry) {
 }
 
 std::vector<std::int64_t> shape_of(const Entry& entry) {
-  const Json& shape = entry.at("shape");
+  const nlohmann::json& shape = entry.at("shape");
   if (!shape.is_array()) entry.refuse(fmt::format("shape is {}, needed: a list", printable(shape)));
   std::vector<std::int64_t> sizes;
-  for (const Json& size : shape) {
+  for (const nlohmann::json& size : shape) {
     sizes.push_back(static_cast<std::int64_t>(entry.unsigned_number("shape", size)));
   }
   return sizes;
@@ -70,7 +69,7 @@ TensorInfo parse_entry(const Entry& entry) {
     entry.refuse(fmt::format("is {}, needed: an object", printable(entry.value)));
   }
   TensorInfo info{.name = entry.name, .dtype = dtype_of(entry), .shape = shape_of(entry)};
-  const Json& offsets = entry.at("data_offsets");
+  const nlohmann::json& offsets = entry.at("data_offsets");
   if (!offsets.is_array() || offsets.size() != 2) {
     entry.refuse(fmt::format("data_offsets is {}, needed: [begin, end]", printable(offsets)));
   }
@@ -88,7 +87,8 @@ TensorInfo parse_entry(const Entry& entry) {
   return info;
 }
 
-std::map<std::string, std::string> parse_metadata(const Json& value, std::string_view source) {
+std::map<std::string, std::string> parse_metadata(const nlohmann::json& value,
+                                                  std::string_view source) {
   if (!value.is_object()) throw_corrupt(source, "__metadata__ is not an object");
   std::map<std::string, std::string> metadata;
   for (const auto& [key, text] : value.items()) {
@@ -141,7 +141,7 @@ std::vector<TensorInfo> parse_safetensors_header(std::string_view header, std::u
                                                  std::string_view source,
                                                  std::map<std::string, std::string>* metadata) {
   if (!header.starts_with('{')) throw_corrupt(source, "the header does not begin with '{'");
-  const Json entries = detail::parse_strict_json(header, source);
+  const nlohmann::json entries = detail::parse_strict_json(header, source);
   std::vector<TensorInfo> tensors;
   std::map<std::string, std::string> found_metadata;
   for (const auto& [name, value] : entries.items()) {

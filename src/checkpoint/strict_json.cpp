@@ -10,8 +10,6 @@
 namespace penstock::detail {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxPrintedBytes = 96;
 
@@ -20,23 +18,23 @@ class KeyWatch {
  public:
   explicit KeyWatch(std::string_view source) : source_(source) {}
 
-  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
+  bool operator()(int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
     switch (event) {
-      case Json::parse_event_t::object_start: open_.emplace_back(); [[fallthrough]];
-      case Json::parse_event_t::array_start:
+      case nlohmann::json::parse_event_t::object_start: open_.emplace_back(); [[fallthrough]];
+      case nlohmann::json::parse_event_t::array_start:
         if (depth >= kMaxDepth) {
           throw_corrupt(source_, fmt::format("JSON nested deeper than {} levels", kMaxDepth));
         }
         break;
-      case Json::parse_event_t::key:
+      case nlohmann::json::parse_event_t::key:
         if (!open_.back().insert(parsed.get<std::string>()).second) {
           throw_corrupt(source_,
                         fmt::format("key {} stands twice in one object", printable(parsed)));
         }
         break;
-      case Json::parse_event_t::object_end: open_.pop_back(); break;
-      case Json::parse_event_t::array_end:
-      case Json::parse_event_t::value: break;
+      case nlohmann::json::parse_event_t::object_end: open_.pop_back(); break;
+      case nlohmann::json::parse_event_t::array_end:
+      case nlohmann::json::parse_event_t::value: break;
     }
     return true;
   }
@@ -52,21 +50,22 @@ void throw_corrupt(std::string_view source, std::string_view message) {
   throw Error(ErrorCode::CorruptFile, fmt::format("{}: {}", source, message));
 }
 
-Json parse_strict_json(std::string_view text, std::string_view source) {
+nlohmann::json parse_strict_json(std::string_view text, std::string_view source) {
   KeyWatch watch(source);
   try {
-    return Json::parse(text, [&watch](int depth, Json::parse_event_t event, Json& parsed) {
-      return watch(depth, event, parsed);
-    });
-  } catch (const Json::parse_error& error) {
+    return nlohmann::json::parse(
+        text, [&watch](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+          return watch(depth, event, parsed);
+        });
+  } catch (const nlohmann::json::parse_error& error) {
     throw_corrupt(source, fmt::format("not valid JSON at byte {} of {}", error.byte, text.size()));
-  } catch (const Json::exception&) {
+  } catch (const nlohmann::json::exception&) {
     throw_corrupt(source, "a JSON number is out of range");
   }
 }
 
-std::string printable(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+std::string printable(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (text.size() > kMaxPrintedBytes) {
     text.resize(kMaxPrintedBytes);
     text += "...";
@@ -75,7 +74,7 @@ std::string printable(const Json& value) {
 }
 
 std::string in_quotes(std::string_view text) {
-  return printable(Json(std::string(text.substr(0, kMaxPrintedBytes))));
+  return printable(nlohmann::json(std::string(text.substr(0, kMaxPrintedBytes))));
 }
 
 }  // namespace penstock::detail

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kBlock = 32;  // rows and columns of a quantisation block
 
 /// Distinguishes the tensors of one layer. Part of what a seed means: never renumber.
-enum Part : std::uint64_t { kTable, kWkv, kWkvScale, kQWeight, kKWeight, kGate };
+enum TensorPart : std::uint64_t { kTable, kWkv, kWkvScale, kQWeight, kKWeight, kGate };
 
 void store_bf16(std::span<std::byte> out, std::int64_t index, float value) {
   const BF16 number = to_bf16(value);

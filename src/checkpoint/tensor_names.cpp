@@ -8,18 +8,18 @@
 namespace penstock {
 namespace {
 
-struct PartRow {
+struct PartNames {
   std::string_view part;                   ///< As in the checkpoint.
   std::array<std::string_view, 2> mapped;  ///< As engines rename it; may be empty.
 };
 
 constexpr std::array kEngramParts{
-    PartRow{"embed.weight", {"embed_tokens.weight", ""}},
-    PartRow{"embed.scale", {"embed_tokens.weight_scale_inv", ""}},
-    PartRow{"wkv.weight", {"", ""}},
-    PartRow{"wkv.scale", {"wkv.weight_scale", "wkv.weight_scale_inv"}},
-    PartRow{"q_weight", {"", ""}},
-    PartRow{"k_weight", {"", ""}},
+    PartNames{"embed.weight", {"embed_tokens.weight", ""}},
+    PartNames{"embed.scale", {"embed_tokens.weight_scale_inv", ""}},
+    PartNames{"wkv.weight", {"", ""}},
+    PartNames{"wkv.scale", {"wkv.weight_scale", "wkv.weight_scale_inv"}},
+    PartNames{"q_weight", {"", ""}},
+    PartNames{"k_weight", {"", ""}},
 };
 
 }  // namespace

@@ -16,8 +16,6 @@
 namespace penstock {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kMaxDepth = 64;
 
 /// The ids of tokens, from the vocabulary and from added_tokens.
@@ -136,7 +134,7 @@ std::string_view describe(Kind kind) {
 
 /// Follows a tokenizer.json event by event and keeps what names tokens. A tree of the whole file
 /// would take longer to build than everything else: most of it is merges.
-class TokenizerReader final : public nlohmann::json_sax<Json> {
+class TokenizerReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit TokenizerReader(std::string_view source) : source_(source), tokens_(source) {}
 
@@ -210,7 +208,7 @@ class TokenizerReader final : public nlohmann::json_sax<Json> {
   bool number_float(double /*value*/, const std::string& /*text*/) override {
     return expect_anything();
   }
-  bool binary(Json::binary_t& /*value*/) override { return expect_anything(); }
+  bool binary(nlohmann::json::binary_t& /*value*/) override { return expect_anything(); }
 
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::detail::exception& /*error*/) override {
@@ -287,8 +285,8 @@ class TokenizerReader final : public nlohmann::json_sax<Json> {
 TokenizerVocabulary detail::parse_tokenizer(std::string_view json, std::string_view source) {
   TokenizerReader reader(source);
   try {
-    Json::sax_parse(json, &reader);
-  } catch (const Json::exception&) {
+    nlohmann::json::sax_parse(json, &reader);
+  } catch (const nlohmann::json::exception&) {
     throw_corrupt(source, "a JSON number is out of range");
   }
   return {reader.tokens()};

@@ -18,11 +18,9 @@
 namespace penstock::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 /// Follows a JSON text and stops at what a plain parser lets pass: equal keys in one object, and
 /// nesting that no batch has.
-class KeyWatch final : public nlohmann::json_sax<Json> {
+class KeyWatch final : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& complaint() const { return complaint_; }
 
@@ -40,12 +38,14 @@ class KeyWatch final : public nlohmann::json_sax<Json> {
 
   bool key(string_t& key) override {
     if (keys_.back().insert(key).second) return true;
-    complaint_ = fmt::format("found the key {} twice in one object, needed: once",
-                             Json(key).dump(-1, ' ', true, Json::error_handler_t::replace));
+    complaint_ = fmt::format(
+        "found the key {} twice in one object, needed: once",
+        nlohmann::json(key).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
     return false;
   }
 
-  bool parse_error(std::size_t byte, const std::string&, const Json::exception&) override {
+  bool parse_error(std::size_t byte, const std::string&,
+                   const nlohmann::json::exception&) override {
     complaint_ = fmt::format("found no JSON at byte {}, needed: a batch of requests", byte);
     return false;
   }
@@ -77,7 +77,7 @@ class BatchReader {
         engram_(*model.engram) {}
 
   HashBatch read() const {
-    const Json root = parse();
+    const nlohmann::json root = parse();
     check_keys(root, "the batch", {"requests", "token_map", "dead_token", "config", "rows"});
     if (!root.contains("requests") || !root["requests"].is_array()) {
       refuse("found no array \"requests\", needed: one");
@@ -87,7 +87,7 @@ class BatchReader {
       batch.dead_token = whole_number<std::int32_t>(root["dead_token"]);
       if (!batch.dead_token) refuse_number("dead_token", root["dead_token"], 32);
     }
-    for (const Json& item : root["requests"]) {
+    for (const nlohmann::json& item : root["requests"]) {
       batch.requests.push_back(request(item, fmt::format("requests[{}]", batch.requests.size())));
     }
     return batch;
@@ -98,29 +98,30 @@ class BatchReader {
     throw Error(ErrorCode::CorruptFile, fmt::format("{}: {}", file_.string(), message));
   }
 
-  Json parse() const {
+  nlohmann::json parse() const {
     std::ifstream stream(file_, std::ios::binary);
     if (!stream) throw Error(ErrorCode::NotFound, file_.string() + ": cannot be read");
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
     KeyWatch watch;
-    if (!Json::sax_parse(text, &watch)) refuse(watch.complaint());
-    return Json::parse(text);
+    if (!nlohmann::json::sax_parse(text, &watch)) refuse(watch.complaint());
+    return nlohmann::json::parse(text);
   }
 
-  void check_keys(const Json& object, std::string_view where,
+  void check_keys(const nlohmann::json& object, std::string_view where,
                   std::initializer_list<std::string_view> known) const {
     if (!object.is_object()) refuse(fmt::format("{} is no object, needed: one", where));
     for (const auto& [key, value] : object.items()) {
       if (std::ranges::find(known, key) != known.end()) continue;
-      refuse(fmt::format("found the key {} in {}, needed: one of {}",
-                         Json(key).dump(-1, ' ', true, Json::error_handler_t::replace), where,
-                         fmt::join(known, ", ")));
+      refuse(fmt::format(
+          "found the key {} in {}, needed: one of {}",
+          nlohmann::json(key).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace), where,
+          fmt::join(known, ", ")));
     }
   }
 
   /// The value as a whole number of that type; nothing if it is none.
   template <typename Integer>
-  static std::optional<Integer> whole_number(const Json& value) {
+  static std::optional<Integer> whole_number(const nlohmann::json& value) {
     constexpr auto kMin = std::int64_t{std::numeric_limits<Integer>::min()};
     constexpr auto kMax = std::int64_t{std::numeric_limits<Integer>::max()};
     if (!value.is_number_integer()) return std::nullopt;
@@ -133,16 +134,17 @@ class BatchReader {
     return static_cast<Integer>(number);
   }
 
-  [[noreturn]] void refuse_number(const std::string& where, const Json& value, int bits) const {
+  [[noreturn]] void refuse_number(const std::string& where, const nlohmann::json& value,
+                                  int bits) const {
     refuse(fmt::format("{} is {}, needed: a whole number of {} bits", where,
                        value.dump().substr(0, 40), bits));
   }
 
-  std::vector<std::int32_t> integers(const Json& value, const std::string& where) const {
+  std::vector<std::int32_t> integers(const nlohmann::json& value, const std::string& where) const {
     if (!value.is_array()) refuse(fmt::format("{} is no array, needed: token ids", where));
     std::vector<std::int32_t> numbers;
     numbers.reserve(value.size());
-    for (const Json& item : value) {
+    for (const nlohmann::json& item : value) {
       const auto number = whole_number<std::int32_t>(item);
       if (!number) refuse_number(fmt::format("{}[{}]", where, numbers.size()), item, 32);
       numbers.push_back(*number);
@@ -150,7 +152,7 @@ class BatchReader {
     return numbers;
   }
 
-  HashRequest request(const Json& item, const std::string& where) const {
+  HashRequest request(const nlohmann::json& item, const std::string& where) const {
     check_keys(item, where, {"ids", "position", "lookback"});
     HashRequest found;
     if (!item.contains("ids"))
@@ -175,8 +177,8 @@ class BatchReader {
     return found;
   }
 
-  TokenMap token_map(const Json& root) const {
-    const Json value = root.value("token_map", Json("identity"));
+  TokenMap token_map(const nlohmann::json& root) const {
+    const nlohmann::json value = root.value("token_map", nlohmann::json("identity"));
     if (value.is_array()) return TokenMap(integers(value, "token_map"));
     if (!value.is_string()) {
       refuse("token_map is of another kind, needed: \"identity\", an array or a path");

@@ -7,14 +7,11 @@
 #include <map>
 #include <utility>
 
+#include "core/to_size.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock::detail {
 namespace {
-
-std::size_t to_size(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Adds up `bytes`; nothing if their number is wrong, one is negative or the sum does not fit.
 std::optional<std::uint64_t> sum_of(std::span<const std::int64_t> bytes, int size) {
@@ -277,8 +274,8 @@ std::vector<std::vector<int>> split_groups(std::span<const CallArguments> calls)
   }
   std::vector<std::vector<int>> groups;
   for (auto& [color, ranks] : by_color) {
-    std::stable_sort(ranks.begin(), ranks.end(),
-                     [&](int a, int b) { return calls[to_size(a)].key < calls[to_size(b)].key; });
+    std::ranges::sort(ranks, {},
+                      [&](int rank) { return std::pair(calls[to_size(rank)].key, rank); });
     groups.push_back(std::move(ranks));
   }
   return groups;

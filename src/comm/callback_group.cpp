@@ -16,20 +16,19 @@
 #include "comm/agreement.hpp"
 #include "comm/copy_bytes.hpp"
 #include "comm/linked_group.hpp"
+#include "core/to_size.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock {
 namespace {
 
+using detail::to_size;
+
 using detail::CallArguments;
 using detail::Collective;
 using detail::copy_bytes;
 using Bytes = CommCallbacks::Bytes;
-
-std::size_t to_size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// The callbacks of one group, and whether it still lives.
 class CallbackGroup {

@@ -77,7 +77,7 @@ int local_size(const Variables& variables, const Launcher& launcher, int size) {
 
 std::string find_address(const Variables& variables, const Launcher& launcher,
                          const Launch& launch) {
-  const std::string given = variables.text("PENSTOCK_ADDRESS");
+  std::string given = variables.text("PENSTOCK_ADDRESS");
   if (!given.empty()) return given;
   const std::string job = variables.text(launcher.job);
   if (!job.empty() && launch.local_size == launch.size) {

@@ -137,8 +137,7 @@ class Children {
   }
 
   bool is_any_alive() const {
-    return std::any_of(children_.begin(), children_.end(),
-                       [](const Child& child) { return !child.has_ended; });
+    return std::ranges::any_of(children_, [](const Child& child) { return !child.has_ended; });
   }
 
   void signal_all(int signal) {

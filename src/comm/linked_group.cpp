@@ -5,14 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/to_size.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock::detail {
 namespace {
-
-std::size_t to_size(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Lets the ranks of a group connect once more, for a part of it.
 class GroupChannel final : public StartupChannel {
@@ -116,7 +113,7 @@ std::shared_ptr<LinkedGroup> LinkedGroup::split(const std::vector<std::vector<in
     if (mine < 0) return nullptr;
     std::vector<int> world_ranks;
     for (const int r : members) world_ranks.push_back(links_.world_ranks()[to_size(r)]);
-    const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
+    const auto place = std::ranges::find(members, rank()) - members.begin();
     auto part = make_part(std::move(mesh), mine, static_cast<int>(place), std::move(world_ranks));
     family_->add(part);
     return part;
@@ -135,7 +132,7 @@ void LinkedGroup::abort(std::string_view cause) noexcept {
 
 void LinkedGroup::hear_of(int world_rank, const std::string& cause) noexcept {
   const auto& ranks = links_.world_ranks();
-  const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
+  const auto found = std::ranges::find(ranks, world_rank);
   if (found == ranks.end()) return;
   links_.fail({.rank = static_cast<int>(found - ranks.begin()),
                .calls = num_calls_,

@@ -26,21 +26,20 @@
 #include "comm/linked_group.hpp"
 #include "comm/startup.hpp"
 #include "core/failure_point.hpp"
+#include "core/to_size.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock {
 namespace {
 
+using detail::to_size;
+
 using detail::Deadline;
 using detail::LinkedGroup;
 using detail::StartupChannel;
 using Bytes = CommCallbacks::Bytes;
 using Outgoing = std::vector<std::span<const std::byte>>;
-
-std::size_t to_size(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 void check_mpi(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
@@ -123,7 +122,7 @@ constexpr std::size_t kInlineBytes = kFirstMessageBytes - sizeof(Head);
 constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30U;
 
 /// One call's traffic with one peer: a first message of fixed size at most, then the rest.
-struct Lane {
+struct MpiLane {
   Bytes first_out;
   Bytes first_in;
   Bytes in;
@@ -148,9 +147,9 @@ class Traffic {
   Traffic(const Route& route, const Outgoing& out, std::uint64_t call)
       : route_(route),
         call_(call),
-        lanes_(std::make_unique<std::vector<Lane>>(out.size())) {
+        lanes_(std::make_unique<std::vector<MpiLane>>(out.size())) {
     for (std::size_t r = 0; r < out.size(); ++r) {
-      Lane& lane = (*lanes_)[r];
+      MpiLane& lane = (*lanes_)[r];
       lane.is_received = lane.is_sent = r == to_size(route_.rank);
       if (!lane.is_sent) post(lane, route_.world_ranks[r], out[r]);
     }
@@ -160,16 +159,16 @@ class Traffic {
 
   ~Traffic() {
     bool is_idle = true;
-    for (Lane& lane : *lanes_) is_idle = cancel(lane) && is_idle;
+    for (MpiLane& lane : *lanes_) is_idle = cancel(lane) && is_idle;
     // What MPI may still write to must stay: a few blocks, once, after a failure.
-    if (!is_idle) static_cast<void>(lanes_.release());
+    if (!is_idle) static_cast<void>(lanes_.release());  // NOLINT(bugprone-unused-return-value)
   }
 
   /// Moves what can be moved. True when all is done.
   bool advance() {
     bool is_done = true;
     for (std::size_t r = 0; r < lanes_->size(); ++r) {
-      Lane& lane = (*lanes_)[r];
+      MpiLane& lane = (*lanes_)[r];
       if (!lane.is_sent) lane.is_sent = is_complete(lane.sends);
       if (!lane.is_received) lane.is_received = receive(lane, route_.world_ranks[r]);
       is_done = is_done && lane.is_sent && lane.is_received;
@@ -195,7 +194,7 @@ class Traffic {
 
   std::vector<Bytes> take() {
     std::vector<Bytes> in;
-    for (Lane& lane : *lanes_) in.push_back(std::move(lane.in));
+    for (MpiLane& lane : *lanes_) in.push_back(std::move(lane.in));
     return in;
   }
 
@@ -216,7 +215,7 @@ class Traffic {
     return request;
   }
 
-  void post(Lane& lane, int peer, std::span<const std::byte> out) const {
+  void post(MpiLane& lane, int peer, std::span<const std::byte> out) const {
     lane.first_in.resize(kFirstMessageBytes);
     lane.first_receive = start_receive(lane.first_in, peer);
     const Head head{.call = call_, .bytes = out.size()};
@@ -232,7 +231,7 @@ class Traffic {
     }
   }
 
-  bool receive(Lane& lane, int peer) const {
+  bool receive(MpiLane& lane, int peer) const {
     if (lane.first_receive != MPI_REQUEST_NULL) {
       int has_come = 0;
       MPI_Status status;
@@ -245,7 +244,7 @@ class Traffic {
     return is_complete(lane.receives);
   }
 
-  void read_first(Lane& lane, int peer, std::span<const std::byte> message) const {
+  void read_first(MpiLane& lane, int peer, std::span<const std::byte> message) const {
     Head head;
     const bool has_head = message.size() >= sizeof(head);
     if (has_head) std::memcpy(&head, message.data(), sizeof(head));
@@ -264,7 +263,7 @@ class Traffic {
   }
 
   /// Withdraws what has not come. False if MPI may still use the lane's memory.
-  static bool cancel(Lane& lane) {
+  static bool cancel(MpiLane& lane) {
     std::vector<MPI_Request> open = std::move(lane.receives);
     open.push_back(lane.first_receive);
     bool is_idle = true;
@@ -281,7 +280,7 @@ class Traffic {
 
   const Route& route_;
   const std::uint64_t call_;
-  std::unique_ptr<std::vector<Lane>> lanes_;
+  std::unique_ptr<std::vector<MpiLane>> lanes_;
 };
 
 /// Waits between two looks at MPI, which has nothing to sleep on: first by yielding, as long as an
@@ -343,7 +342,7 @@ class SessionChannel final : public StartupChannel {
     const std::string mine = machine_identity();
     const auto all = all_gather(std::as_bytes(std::span(mine)));
     const bool is_one_machine =
-        std::all_of(all.begin(), all.end(), [&](const Bytes& other) { return other == all[0]; });
+        std::ranges::all_of(all, [&](const Bytes& other) { return other == all[0]; });
     local_ = detail::SocketAddress::parse(is_one_machine ? "unix:@penstock" : own_address());
   }
 

@@ -7,14 +7,11 @@
 #include <cstring>
 #include <utility>
 
+#include "core/to_size.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock::detail {
 namespace {
-
-std::size_t to_size(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 // News is on its way when the connection closes: on one machine it has arrived already.
 constexpr auto kLastWordsTimeout = std::chrono::milliseconds(200);
@@ -38,9 +35,7 @@ struct PeerLinks::Record {
   void set_cause(std::string_view text) noexcept {
     std::copy_n(text.begin(), std::min(text.size(), cause.size() - 1), cause.begin());
   }
-  std::string get_cause() const {
-    return {cause.begin(), std::find(cause.begin(), cause.end(), '\0')};
-  }
+  std::string get_cause() const { return {cause.begin(), std::ranges::find(cause, '\0')}; }
 };
 
 std::string_view PeerLinks::Failure::reason() const {

@@ -13,19 +13,18 @@
 #include "comm/linked_group.hpp"
 #include "comm/socket.hpp"
 #include "comm/startup.hpp"
+#include "core/to_size.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock {
 namespace {
 
+using detail::to_size;
+
 using detail::Deadline;
 using detail::LinkedGroup;
 using detail::Transfer;
 using Bytes = CommCallbacks::Bytes;
-
-std::size_t to_size(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Before the bytes of every message.
 struct FrameHeader {

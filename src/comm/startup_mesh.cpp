@@ -121,7 +121,7 @@ UniqueFd call_member(StartupChannel& channel, const std::string& address, const 
 Mesh connect_mesh(StartupChannel& channel, std::span<const int> members, MeshKind kind,
                   const CommOptions& options) {
   const Deadline deadline = std::chrono::steady_clock::now() + options.start_deadline;
-  const auto found = std::find(members.begin(), members.end(), channel.rank());
+  const auto found = std::ranges::find(members, channel.rank());
   const bool is_member = found != members.end();
   const auto place = static_cast<std::size_t>(found - members.begin());
 
@@ -136,7 +136,7 @@ Mesh connect_mesh(StartupChannel& channel, std::span<const int> members, MeshKin
     };
     const std::string token = card_of(0).substr(0, kTokenBytes);
     Hello hello{.place = static_cast<std::int32_t>(place)};
-    std::copy(token.begin(), token.end(), hello.token.begin());
+    std::ranges::copy(token, hello.token.begin());
     for (std::size_t p = 0; p < place; ++p) {
       const std::string address = card_of(p).substr(kTokenBytes);
       hello.is_data = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/startup.hpp"
+#include "core/to_size.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock::detail {
@@ -30,10 +31,6 @@ struct FrameHeader {
   std::int32_t is_error = 0;  ///< The message is an error text, for all to throw.
   std::int32_t code = 0;      ///< ErrorCode of that error.
 };
-
-std::size_t to_size(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// A connection of the star, and the frame that is coming in.
 class Wire {

@@ -21,6 +21,7 @@
 #include "comm/agreement.hpp"
 #include "comm/copy_bytes.hpp"
 #include "core/failure_point.hpp"
+#include "core/to_size.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
@@ -28,13 +29,11 @@
 namespace penstock {
 namespace {
 
+using detail::to_size;
+
 using detail::CallArguments;
 using detail::Collective;
 using detail::copy_bytes;
-
-std::size_t to_size(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 struct Failure {
   int rank = 0;
@@ -161,7 +160,7 @@ void Group::set_failure(int rank, const std::string& cause, const std::string& r
 }
 
 void Group::mark_failed(int world_rank, const std::string& cause) {
-  const auto found = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
+  const auto found = std::ranges::find(world_ranks_, world_rank);
   if (found == world_ranks_.end()) return;
   const std::lock_guard lock(mutex_);
   set_failure(static_cast<int>(found - world_ranks_.begin()), cause);
@@ -182,7 +181,7 @@ void Group::check_alive(int rank, Collective collective) const {
 
 /// The deadline has passed: the first rank that did not come is the one that failed.
 void Group::fail_missing(Lock& lock, Collective collective) {
-  const auto missing = std::find(posts_.begin(), posts_.end(), nullptr);
+  const auto missing = std::ranges::find(posts_, nullptr);
   const int rank = static_cast<int>(missing - posts_.begin());
   const std::string cause =
       fmt::format("did not call {} within {} ms", to_string(collective), options_.deadline.count());
@@ -238,7 +237,7 @@ void Group::exchange(int rank, const Post& mine,
   }
   lock.lock();
   if (--num_reading_ == 0) {
-    std::fill(posts_.begin(), posts_.end(), nullptr);
+    std::ranges::fill(posts_, nullptr);
     ++finished_;
     changed_.notify_all();
   } else {
@@ -369,7 +368,7 @@ class ThreadCommunicator final : public Communicator {
     const std::vector<int>* mine = nullptr;
     std::size_t my_place = 0;
     for (const auto& ranks : groups) {
-      const auto found = std::find(ranks.begin(), ranks.end(), rank_);
+      const auto found = std::ranges::find(ranks, rank_);
       if (found == ranks.end()) continue;
       mine = &ranks;
       my_place = static_cast<std::size_t>(found - ranks.begin());

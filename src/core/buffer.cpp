@@ -16,7 +16,7 @@ constexpr std::align_val_t kCpuAlignment{64};
 }  // namespace
 
 Buffer Buffer::allocate(Device device, std::size_t bytes) {
-  if (bytes == 0) return Buffer(nullptr, 0, device);
+  if (bytes == 0) return {nullptr, 0, device};
   switch (device.kind) {
     case DeviceKind::Cpu: {
       void* data = ::operator new(bytes, kCpuAlignment, std::nothrow);
@@ -24,11 +24,11 @@ Buffer Buffer::allocate(Device device, std::size_t bytes) {
         throw Error(ErrorCode::OutOfMemory,
                     "Buffer: " + std::to_string(bytes) + " bytes of host memory are not to be had");
       }
-      return Buffer(static_cast<std::byte*>(data), bytes, device);
+      return {static_cast<std::byte*>(data), bytes, device};
     }
     case DeviceKind::Cuda:
       if constexpr (build::has_cuda) {
-        return Buffer(detail::cuda_allocate(device, bytes), bytes, device);
+        return {detail::cuda_allocate(device, bytes), bytes, device};
       }
       throw Error(ErrorCode::Unsupported, "Buffer: built without PENSTOCK_WITH_CUDA");
   }

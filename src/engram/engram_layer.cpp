@@ -35,7 +35,7 @@ EngramLayer EngramLayer::open(const ModelDir& model, int layer_id,
   table_options.may_fall_back = options.may_fall_back;
   Table table = Table::open(engram_table_spec(model.config(), layer_id),
                             open_checkpoint_rows(model, layer_id), table_options);
-  return EngramLayer(std::move(table), weights, options);
+  return {std::move(table), weights, options};
 }
 
 EngramLayer::EngramLayer(Table table, const EngramWeights& weights,

@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void refuse_slots(const std::string& message) {
   throw Error(ErrorCode::InvalidArgument, "SlotCache" + message);
 }
 
@@ -23,7 +23,7 @@ SlotCache::SlotCache(std::int64_t num_blocks, int block_size) : block_size_(bloc
   constexpr std::int64_t kMaxSlots = std::int64_t{1} << 40;
   const bool is_legal = num_blocks >= 1 && block_size >= 1 && num_blocks <= kMaxSlots / block_size;
   if (!is_legal) {
-    refuse(
+    refuse_slots(
         fmt::format(": found {} blocks of {} slots, needed: at least 1 of each, and at most 2^40 "
                     "slots",
                     num_blocks, block_size));
@@ -35,14 +35,14 @@ void SlotCache::write(const NgramHasher& hasher, std::span<const std::int32_t> t
                       std::span<const std::int64_t> slot_mapping) {
   const detail::NgramHashParameters& parameters = hasher.state().parameters;
   if (token_ids.size() != slot_mapping.size()) {
-    refuse(fmt::format("::write: found {} slots, needed: {}, one a token", slot_mapping.size(),
-                       token_ids.size()));
+    refuse_slots(fmt::format("::write: found {} slots, needed: {}, one a token",
+                             slot_mapping.size(), token_ids.size()));
   }
   for (std::size_t i = 0; i < token_ids.size(); ++i) {
     const std::int64_t slot = slot_mapping[i];
     if (slot < -1 || slot >= num_slots()) {
-      refuse(fmt::format("::write: slot_mapping[{}] is {}, needed: -1 to {}", i, slot,
-                         num_slots() - 1));
+      refuse_slots(fmt::format("::write: slot_mapping[{}] is {}, needed: -1 to {}", i, slot,
+                               num_slots() - 1));
     }
     if (slot >= 0) {
       detail::check_token_id(parameters, "SlotCache::write: token_ids", token_ids, i);
@@ -62,8 +62,9 @@ void SlotCache::hash(const NgramHasher& hasher, const TokenBatch& batch,
   const bool has_rows = block_table.max_blocks >= 1 && entries % block_table.max_blocks == 0 &&
                         entries / block_table.max_blocks >= requests;
   if (requests > 0 && !has_rows) {
-    refuse(fmt::format("::hash: the block table has {} entries, needed: at least {} rows of {}",
-                       entries, requests, block_table.max_blocks));
+    refuse_slots(
+        fmt::format("::hash: the block table has {} entries, needed: at least {} rows of {}",
+                    entries, requests, block_table.max_blocks));
   }
   const detail::NgramSlots slots{.values = values_.data(),
                                  .block_table = block_table.blocks.data(),

@@ -13,16 +13,16 @@ namespace penstock {
 
 TokenMap TokenMap::from_tokenizer(const std::filesystem::path& file,
                                   std::optional<std::int64_t> vocab_size) {
-  constexpr std::int64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMaxVocabulary = std::numeric_limits<std::int32_t>::max();
   const TokenizerVocabulary vocabulary = load_tokenizer(file);
   const auto tokens = std::ssize(vocabulary.token_of_id);
   const std::int64_t size = vocab_size.value_or(tokens);
-  if (size < tokens || size > kMaxTokens) {
+  if (size < tokens || size > kMaxVocabulary) {
     throw Error(
         ErrorCode::InvalidArgument,
         fmt::format("TokenMap::from_tokenizer: {} has {} tokens, vocab_size is {}, needed: a "
                     "vocab_size from {} to {}",
-                    file.string(), tokens, size, tokens, kMaxTokens));
+                    file.string(), tokens, size, tokens, kMaxVocabulary));
   }
   std::vector<std::int32_t> ids = detail::compress_vocabulary(vocabulary.token_of_id);
   std::int32_t fresh = TokenMap(ids).size();

@@ -191,7 +191,7 @@ void learn_counts(const GateContext& gate, GateStrategy strategy, const GateCall
     for (const std::int64_t count : call.token_counts) counts.distinct.push_back(count - identical);
     if (call.token_counts.empty()) counts.distinct.push_back(call.tokens - identical);
   }
-  counts.longest = *std::max_element(counts.distinct.begin(), counts.distinct.end());
+  counts.longest = *std::ranges::max_element(counts.distinct);
 }
 
 }  // namespace penstock::detail

@@ -44,7 +44,7 @@ struct GateLinear::State {
   }
 
   bool is_candidate(GateStrategy strategy) const {
-    return std::find(candidates.begin(), candidates.end(), strategy) != candidates.end();
+    return std::ranges::find(candidates, strategy) != candidates.end();
   }
 
   /// Whether the strategy of a call depends on which of its rows are identical.

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/to_size.hpp"
 #include "gate/operations.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
@@ -15,10 +16,6 @@ constexpr std::int64_t kTileFloats = 64LL * 1024;
 constexpr std::int64_t kTileTokens = 256;
 
 constexpr std::int64_t kGrainElements = 4096;  // of a row loop that is worth a thread
-
-std::size_t to_size(std::int64_t count) {
-  return static_cast<std::size_t>(count);
-}
 
 /// Exact to float rounding on both sides: for negative z the numerator keeps small results that
 /// 1 / (1 + exp(-z)) would lose to overflow.

@@ -62,7 +62,7 @@ std::int64_t temp_bytes(GateStrategy strategy, const GatePlanInput& in) {
       return b *
              (in.activation_bytes * p * h + in.n_shard_wire_bytes * (p * share(g, in.ranks) + g));
     case GateStrategy::WeightGather:
-      return in.peers_are_readable ? 0 : 2 * in.weight_bytes * (g - g / p) * h;
+      return in.peers_are_readable ? 0 : std::int64_t{2} * in.weight_bytes * (g - g / p) * h;
     case GateStrategy::IdenticalRows:
       return std::min(in.identical_tokens, in.block_tokens) * in.activation_bytes * p *
              share(g, in.ranks);

@@ -6,10 +6,7 @@
 
 namespace penstock {
 
-PcpLayout::PcpLayout(std::int64_t tokens, int ranks)
-    : tokens_(tokens),
-      chunk_tokens_(0),
-      ranks_(ranks) {
+PcpLayout::PcpLayout(std::int64_t tokens, int ranks) : tokens_(tokens), ranks_(ranks) {
   expects(tokens >= 0, "PcpLayout: tokens is negative");
   expects(ranks >= 1, "PcpLayout: ranks is below 1");
   chunk_tokens_ = (tokens + 2LL * ranks - 1) / (2LL * ranks);

@@ -63,7 +63,7 @@ class CpuWeightStream final : public WeightStreamImpl {
     const auto all = gathered_.as<BF16>().first(block * static_cast<std::size_t>(ranks()));
     const auto mine = all.subspan(block * static_cast<std::size_t>(comm_->rank()), block);
     const auto own = layer.rows->own();
-    std::fill(std::copy(own.begin(), own.end(), mine.begin()), mine.end(), BF16{});
+    std::fill(std::ranges::copy(own, mine.begin()).out, mine.end(), BF16{});
     comm_->all_gather(std::as_bytes(mine), std::as_writable_bytes(all));
     count_transfer();
   }

@@ -19,7 +19,7 @@ bool are_nodes_blocks(std::span<const int> node_of_rank, std::size_t block, std:
   std::set<int> seen;
   for (std::size_t start = 0; start < node_of_rank.size(); start += block) {
     const auto ranks = node_of_rank.subspan(start, block);
-    if (!std::all_of(ranks.begin(), ranks.end(), [&](int node) { return node == ranks[0]; })) {
+    if (!std::ranges::all_of(ranks, [&](int node) { return node == ranks[0]; })) {
       return false;
     }
     if (!seen.insert(ranks[0]).second) return false;
@@ -35,7 +35,8 @@ int group_size(std::span<const int> node_of_rank, const ParallelConfig& config) 
   const int replicas_per_node = config.world_size() / (num_nodes * replica);
   const int size = std::gcd(config.dp, replicas_per_node);
   if (size == 1 || num_nodes == 1) return size;
-  const auto block = static_cast<std::size_t>(replicas_per_node * replica);
+  const auto block =
+      static_cast<std::size_t>(replicas_per_node) * static_cast<std::size_t>(replica);
   return are_nodes_blocks(node_of_rank, block, nodes.size()) ? size : 1;
 }
 
@@ -44,7 +45,7 @@ int group_size(std::span<const int> node_of_rank, const ParallelConfig& config) 
 std::optional<int> EdpGroups::group_of(int rank) const {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const auto& ranks = groups[g];
-    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) return static_cast<int>(g);
+    if (std::ranges::find(ranks, rank) != ranks.end()) return static_cast<int>(g);
   }
   return std::nullopt;
 }

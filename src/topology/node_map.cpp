@@ -37,7 +37,7 @@ std::string find_contradiction(const Reach& can_reach, const std::vector<int>& n
 
 int NodeMap::num_nodes() const {
   if (node_of_rank.empty()) return 0;
-  return 1 + *std::max_element(node_of_rank.begin(), node_of_rank.end());
+  return 1 + *std::ranges::max_element(node_of_rank);
 }
 
 std::vector<int> NodeMap::ranks_on_node_of(int rank) const {
@@ -61,11 +61,10 @@ NodeMap group_into_nodes(const Reach& can_reach) {
   NodeMap map;
   for (std::size_t rank = 0; rank < can_reach.size(); ++rank) {
     const auto fits = [&](const std::vector<std::size_t>& node) {
-      return std::all_of(node.begin(), node.end(), [&](std::size_t member) {
-        return reach_each_other(can_reach, rank, member);
-      });
+      return std::ranges::all_of(
+          node, [&](std::size_t member) { return reach_each_other(can_reach, rank, member); });
     };
-    auto node = std::find_if(nodes.begin(), nodes.end(), fits);
+    auto node = std::ranges::find_if(nodes, fits);
     if (node == nodes.end()) node = nodes.insert(nodes.end(), std::vector<std::size_t>{});
     node->push_back(rank);
     map.node_of_rank.push_back(static_cast<int>(node - nodes.begin()));

@@ -15,12 +15,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-std::string last_line(const std::string& text) {
-  const std::size_t end = text.find_last_not_of('\n');
-  const std::size_t begin = text.rfind('\n', end);
-  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - begin);
-}
-
 void expect_error(const CommandResult& result, int exit_code, const std::string& message) {
   EXPECT_EQ(result.exit_code, exit_code);
   EXPECT_THAT(result.out, IsEmpty());

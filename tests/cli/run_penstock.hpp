@@ -42,6 +42,11 @@ class ScratchDirectory {
   std::filesystem::path path_;
 };
 
+inline std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
 struct CommandResult {
   int exit_code = -1;
   std::string out;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -26,6 +25,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 using testing_support::engram_config_of;
 using testing_support::golden;
+using testing_support::identity_ids;
 using testing_support::released_config;
 using testing_support::sequence_rows;
 using testing_support::small_config;
@@ -213,12 +213,6 @@ TEST(NgramHasher, GivesTheSameRowsForAnyChunking) {
     }
     ASSERT_EQ(found, expected) << "round " << round;
   }
-}
-
-Tokens identity_ids(std::int32_t size) {
-  Tokens ids(static_cast<std::size_t>(size));
-  std::iota(ids.begin(), ids.end(), 0);
-  return ids;
 }
 
 TEST(NgramHasher, NeedsTheWindowWhereAnotherInstanceDidThePrompt) {

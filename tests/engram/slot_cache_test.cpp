@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -20,6 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+using testing_support::identity_ids;
 using testing_support::sequence_rows;
 using testing_support::small_config;
 
@@ -30,14 +30,8 @@ constexpr std::int64_t kMaxBlocks = 8;
 constexpr std::int32_t kDead = 77;
 constexpr std::size_t kRow = 12;  // layers times columns of small_config
 
-Tokens identity_ids(std::int32_t size) {
-  Tokens ids(static_cast<std::size_t>(size));
-  std::iota(ids.begin(), ids.end(), 0);
-  return ids;
-}
-
 /// A sequence whose blocks lie anywhere in the cache.
-struct Sequence {
+struct BlockSequence {
   Tokens tokens = {};
   std::vector<std::int32_t> blocks = {};  ///< [kMaxBlocks]
   std::size_t done = 0;
@@ -49,10 +43,10 @@ struct Sequence {
   }
 };
 
-std::vector<Sequence> random_sequences(std::mt19937& random, std::size_t count) {
+std::vector<BlockSequence> random_sequences(std::mt19937& random, std::size_t count) {
   Tokens blocks = identity_ids(static_cast<std::int32_t>(count * kMaxBlocks));
   std::ranges::shuffle(blocks, random);
-  std::vector<Sequence> sequences(count);
+  std::vector<BlockSequence> sequences(count);
   for (std::size_t i = 0; i < count; ++i) {
     sequences[i].tokens.resize(random() % (kBlockSize * kMaxBlocks + 1));
     for (auto& token : sequences[i].tokens) {
@@ -72,7 +66,7 @@ struct Step {
   std::vector<std::int64_t> slots;
   std::vector<std::int32_t> blocks;
 
-  void add(const Sequence& sequence, std::size_t begin, std::size_t end) {
+  void add(const BlockSequence& sequence, std::size_t begin, std::size_t end) {
     for (std::size_t at = begin; at < end; ++at) {
       token_ids.push_back(sequence.tokens[at]);
       positions.push_back(static_cast<std::int64_t>(at));
@@ -97,7 +91,7 @@ TEST(SlotCache, GivesTheRowsOfTheWholeSequenceForAnyChunking) {
   for (int round = 0; round < 40; ++round) {
     auto sequences = random_sequences(random, 1 + random() % 3);
     SlotCache cache(std::ssize(sequences) * kMaxBlocks, kBlockSize);
-    const auto is_done = [](const Sequence& s) { return s.done == s.tokens.size(); };
+    const auto is_done = [](const BlockSequence& s) { return s.done == s.tokens.size(); };
     while (!std::ranges::all_of(sequences, is_done)) {
       Step step;
       std::vector<std::size_t> ends;
@@ -123,7 +117,7 @@ TEST(SlotCache, GivesTheRowsOfTheWholeSequenceForAnyChunking) {
 TEST(SlotCache, RejectedSpeculativeTokensAreSimplyWrittenOver) {
   const HashLayout layout(small_config());
   const NgramHasher hasher(layout, TokenMap::identity(50));
-  Sequence sequence{.tokens = {5, 6, 7, 40, 41}, .blocks = identity_ids(kMaxBlocks)};
+  BlockSequence sequence{.tokens = {5, 6, 7, 40, 41}, .blocks = identity_ids(kMaxBlocks)};
   SlotCache cache(kMaxBlocks, kBlockSize);
   Step guess;
   guess.add(sequence, 0, 5);
@@ -139,7 +133,8 @@ TEST(SlotCache, AsksTheWindowFirst) {
   // The prompt was hashed elsewhere: its slots are unwritten here, and the window covers them.
   const HashLayout layout(small_config());
   const NgramHasher hasher(layout, TokenMap::identity(50), kDead);
-  const Sequence sequence{.tokens = {5, 6, kDead, 7, 8, 9}, .blocks = identity_ids(kMaxBlocks)};
+  const BlockSequence sequence{.tokens = {5, 6, kDead, 7, 8, 9},
+                               .blocks = identity_ids(kMaxBlocks)};
   SlotCache cache(kMaxBlocks, kBlockSize);
   const Tokens whole = sequence_rows(layout, identity_ids(50), kDead, sequence.tokens);
   Step step;
@@ -159,7 +154,7 @@ TEST(SlotCache, AsksTheWindowFirst) {
 
 TEST(SlotCache, PaddingChangesNothing) {
   const NgramHasher hasher(HashLayout(small_config()), TokenMap::identity(50));
-  const Sequence sequence{.tokens = {5, 6, 7, 8}, .blocks = identity_ids(kMaxBlocks)};
+  const BlockSequence sequence{.tokens = {5, 6, 7, 8}, .blocks = identity_ids(kMaxBlocks)};
   SlotCache cache(kMaxBlocks, kBlockSize);
   Step first;
   first.add(sequence, 0, 3);
@@ -175,7 +170,7 @@ TEST(SlotCache, PaddingChangesNothing) {
 
 TEST(SlotCache, ForgetsOnReset) {
   const NgramHasher hasher(HashLayout(small_config()), TokenMap::identity(50));
-  const Sequence sequence{.tokens = {5, 6, 7, 8}, .blocks = identity_ids(kMaxBlocks)};
+  const BlockSequence sequence{.tokens = {5, 6, 7, 8}, .blocks = identity_ids(kMaxBlocks)};
   SlotCache cache(kMaxBlocks, kBlockSize);
   Step first;
   first.add(sequence, 0, 3);
@@ -207,7 +202,7 @@ TEST(SlotCache, RefusesArgumentsThatDoNotFitAndStoresNothing) {
   EXPECT_THROW(SlotCache(0, 4), Error);
   EXPECT_THROW(SlotCache(4, 0), Error);
   EXPECT_THROW(SlotCache(std::int64_t{1} << 62, 4), Error);
-  const Sequence sequence{.tokens = {5, 6, 7, 8}, .blocks = identity_ids(kMaxBlocks)};
+  const BlockSequence sequence{.tokens = {5, 6, 7, 8}, .blocks = identity_ids(kMaxBlocks)};
   SlotCache cache(kMaxBlocks, kBlockSize);
   Step step;
   step.add(sequence, 2, 4);

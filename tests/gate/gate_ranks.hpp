@@ -18,6 +18,12 @@
 
 namespace penstock {
 
+inline GateOptions with(GateStrategy strategy) {
+  GateOptions options;
+  options.strategy = strategy;
+  return options;
+}
+
 /// One gate and what every rank feeds it.
 struct GateProblem {
   GateShape shape;

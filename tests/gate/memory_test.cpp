@@ -16,23 +16,17 @@
 namespace penstock {
 namespace {
 
-constexpr GateShape kShape{.hidden_size = 40, .output_size = 83};
-
-GateOptions with(GateStrategy strategy) {
-  GateOptions options;
-  options.strategy = strategy;
-  return options;
-}
+constexpr GateShape kMeasuredShape{.hidden_size = 40, .output_size = 83};
 
 TEST(GateWorkspace, IsExactForEveryStrategyAndSize) {
   for (const GateStrategy strategy :
        {GateStrategy::Replicated, GateStrategy::KShard, GateStrategy::NShard,
         GateStrategy::WeightGather, GateStrategy::IdenticalRows}) {
     for (const std::int64_t tokens : {0, 1, 7, 100, 600}) {
-      GateProblem problem = make_problem(kShape, {tokens, tokens, tokens});
+      GateProblem problem = make_problem(kMeasuredShape, {tokens, tokens, tokens});
       make_identical(problem);
       run_thread_group(3, [&](Communicator& comm) {
-        GateLinear gate(kShape, problem.weight, WeightPart::Full, &comm, with(strategy));
+        GateLinear gate(kMeasuredShape, problem.weight, WeightPart::Full, &comm, with(strategy));
         std::vector<BF16> out(problem.attn_out[0].size());
         gate.forward(call_of(problem, comm.rank(), out));
         const bool runs = tokens > 0;  // an exchange of nothing needs nothing
@@ -45,9 +39,10 @@ TEST(GateWorkspace, IsExactForEveryStrategyAndSize) {
 
 TEST(GateWorkspace, GrowsWithTokensUpToABlock) {
   run_thread_group(2, [](Communicator& comm) {
-    const auto weight = oracle::normal_bf16(kShape.hidden_size * kShape.output_size, 1.0, 1);
+    const auto weight =
+        oracle::normal_bf16(kMeasuredShape.hidden_size * kMeasuredShape.output_size, 1.0, 1);
     for (const GateStrategy strategy : {GateStrategy::KShard, GateStrategy::NShard}) {
-      const GateLinear gate(kShape, weight, WeightPart::Full, &comm, with(strategy));
+      const GateLinear gate(kMeasuredShape, weight, WeightPart::Full, &comm, with(strategy));
       std::size_t before = 0;
       for (const std::int64_t tokens : {1, 2, 64, 511, 512}) {
         const std::size_t bytes = gate.workspace_bytes(tokens, strategy);
@@ -62,11 +57,11 @@ TEST(GateWorkspace, GrowsWithTokensUpToABlock) {
 TEST(GateWorkspace, StaysWithinTheLimitAndUsesIt) {
   for (const GateStrategy strategy : {GateStrategy::KShard, GateStrategy::NShard}) {
     for (const std::size_t limit : {100'000U, 500'000U, 3'000'000U}) {
-      const GateProblem problem = make_problem(kShape, {900, 20});
+      const GateProblem problem = make_problem(kMeasuredShape, {900, 20});
       run_thread_group(2, [&](Communicator& comm) {
         GateOptions options = with(strategy);
         options.max_temp_bytes = limit;
-        GateLinear gate(kShape, problem.weight, WeightPart::Full, &comm, options);
+        GateLinear gate(kMeasuredShape, problem.weight, WeightPart::Full, &comm, options);
         std::vector<BF16> out(problem.attn_out[static_cast<std::size_t>(comm.rank())].size());
         GateCall call = call_of(problem, comm.rank(), out);
         call.token_counts = problem.tokens;
@@ -81,13 +76,13 @@ TEST(GateWorkspace, StaysWithinTheLimitAndUsesIt) {
 }
 
 TEST(GateWorkspace, MayBelongToTheCaller) {
-  const GateProblem problem = make_problem(kShape, {20, 20});
+  const GateProblem problem = make_problem(kMeasuredShape, {20, 20});
   const auto expected = run_alone(problem);
   run_thread_group(2, [&](Communicator& comm) {
     GateOptions options = with(GateStrategy::NShard);
     std::vector<std::byte> memory(4'000'000, std::byte{0xAA});
     options.workspace = memory;
-    GateLinear gate(kShape, problem.weight, WeightPart::Full, &comm, options);
+    GateLinear gate(kMeasuredShape, problem.weight, WeightPart::Full, &comm, options);
     const auto r = static_cast<std::size_t>(comm.rank());
     std::vector<BF16> out(problem.attn_out[r].size());
     gate.forward(call_of(problem, comm.rank(), out));
@@ -96,8 +91,9 @@ TEST(GateWorkspace, MayBelongToTheCaller) {
     EXPECT_TRUE(std::all_of(memory.begin() + used, memory.end(),
                             [](std::byte b) { return b == std::byte{0xAA}; }));
     options.workspace = std::span(memory).first(1000);
-    const auto [code, message] = error_of(
-        [&] { const GateLinear small(kShape, problem.weight, WeightPart::Full, &comm, options); });
+    const auto [code, message] = error_of([&] {
+      const GateLinear small(kMeasuredShape, problem.weight, WeightPart::Full, &comm, options);
+    });
     EXPECT_EQ(code, ErrorCode::InvalidArgument) << message;
   });
 }
@@ -124,7 +120,7 @@ TEST(GateWorkspace, SizesPastTwoGibibytesStayExact) {
 
 TEST(WeightStreamMemory, IsFlatOverAThousandLayersAndOneForAll) {
   // Ranks that cannot read each other: only then does the CPU gather weights into the stream.
-  const GateProblem problem = make_problem(kShape, {3, 0});
+  const GateProblem problem = make_problem(kMeasuredShape, {3, 0});
   run_thread_group(2, [&](Communicator& comm) {
     CommCallbacks callbacks;
     callbacks.all_gather = [&](std::span<const std::byte> mine) {
@@ -132,13 +128,13 @@ TEST(WeightStreamMemory, IsFlatOverAThousandLayersAndOneForAll) {
     };
     const auto stranger = make_callback_communicator(comm.rank(), comm.size(), callbacks);
     GateOptions options = with(GateStrategy::WeightGather);
-    options.weight_stream = std::make_shared<WeightStream>(stranger.get(), kShape);
-    GateLinear gate(kShape, problem.weight, WeightPart::Full, stranger.get(), options);
+    options.weight_stream = std::make_shared<WeightStream>(stranger.get(), kMeasuredShape);
+    GateLinear gate(kMeasuredShape, problem.weight, WeightPart::Full, stranger.get(), options);
     const std::size_t after_first = options.weight_stream->buffer_bytes();
     const auto r = static_cast<std::size_t>(comm.rank());
     std::vector<BF16> out(problem.attn_out[r].size());
     for (int layer = 0; layer < 1000; ++layer) {
-      GateLinear next(kShape, problem.weight, WeightPart::Full, stranger.get(), options);
+      GateLinear next(kMeasuredShape, problem.weight, WeightPart::Full, stranger.get(), options);
       if (layer % 100 == 0) next.forward(call_of(problem, comm.rank(), out));
       ASSERT_EQ(options.weight_stream->buffer_bytes(), after_first);
     }
@@ -201,7 +197,7 @@ TEST(GateNumerics, KShardStaysWithinItsBound) {
 }
 
 TEST(GateNumerics, SameBytesOverRunsAndBlocks) {
-  const GateProblem problem = make_problem(kShape, {150, 40});
+  const GateProblem problem = make_problem(kMeasuredShape, {150, 40});
   for (const GateStrategy strategy : {GateStrategy::KShard, GateStrategy::NShard}) {
     std::vector<std::vector<BF16>> first;
     for (const std::size_t limit : {60'000U, 150'000U, 9'000'000U}) {

@@ -18,12 +18,6 @@ constexpr GateShape kHeads{.hidden_size = 44, .output_size = 6, .gating = Gating
 const std::vector<GateStrategy> kRowStrategies{GateStrategy::Replicated, GateStrategy::NShard,
                                                GateStrategy::WeightGather, GateStrategy::Auto};
 
-GateOptions with(GateStrategy strategy) {
-  GateOptions options;
-  options.strategy = strategy;
-  return options;
-}
-
 /// Every element of the same size on average as the exact one.
 void expect_near(const GateProblem& problem, const std::vector<std::vector<BF16>>& found,
                  double relative) {

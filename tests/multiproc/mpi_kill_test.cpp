@@ -13,20 +13,20 @@
 namespace penstock {
 namespace {
 
-struct JobResult {
+struct MpiJobResult {
   std::vector<std::string> heard;  ///< One line for each rank that heard of the failure.
   std::vector<double> latencies_ms;
   int status = 0;
 };
 
-JobResult run_under_mpirun(int size, int victim, const std::string& point) {
+MpiJobResult run_under_mpirun(int size, int victim, const std::string& point) {
   const std::string command = fmt::format(
       "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 {} --oversubscribe --bind-to none "
       "-n {} {} mpi-job {} {} 2>&1",
       PENSTOCK_MPIEXEC, size, PENSTOCK_RANK_PROGRAM, victim, point);
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("cannot run mpirun");
-  JobResult result;
+  MpiJobResult result;
   long long killed_us = 0;
   std::vector<long long> heard_us;
   std::array<char, 4096> line{};
@@ -51,7 +51,7 @@ TEST(KilledRankUnderMpirun, IsNamedByTheOthers) {
   int victim = 0;
   for (const char* point : {"joined", "step1-gathered", "after:20000"}) {
     SCOPED_TRACE(fmt::format("rank {} at {}", victim, point));
-    const JobResult result = run_under_mpirun(kSize, victim, point);
+    const MpiJobResult result = run_under_mpirun(kSize, victim, point);
     EXPECT_NE(result.status, 0);
     EXPECT_EQ(result.heard.size(), static_cast<std::size_t>(kSize - 1));
     for (const std::string& line : result.heard) {

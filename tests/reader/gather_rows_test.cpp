@@ -53,6 +53,7 @@ class ShardMemory {
       auto& scales = memory_[static_cast<std::size_t>(2 * p + 1)];
       values.resize(n * static_cast<std::size_t>(view.value_stride));
       if (!is_packed) scales.resize(n * (dim / 32));
+      if (n == 0) continue;  // a part without rows has no memory
       view.values[p] = values.data();
       view.scales[p] = is_packed ? values.data() + dim : scales.data();
       for (std::size_t i = 0; i < n; ++i) {

@@ -1,12 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <vector>
 
 #include "penstock/engram/hash_layout.hpp"
 
 namespace penstock::testing_support {
+
+/// A token map that leaves every id as it is.
+inline std::vector<std::int32_t> identity_ids(std::int32_t size) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(size));
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
 
 /// Row ids of one whole sequence from position 0, from the definition: no chunks, no windows.
 /// Returns [tokens, layers, columns].

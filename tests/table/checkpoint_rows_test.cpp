@@ -15,6 +15,7 @@
 #include "penstock/table/table.hpp"
 #include "support/process_state.hpp"
 #include "support/safetensors_oracle.hpp"
+#include "support/sanitizers.hpp"
 #include "support/temp_dir.hpp"
 #include "support/vector_rows.hpp"
 
@@ -124,6 +125,9 @@ TEST_F(CheckpointRows, FillATableOfEveryPlacement) {
 
 // The file's pages must not stay in this process beside the table's.
 TEST_F(CheckpointRows, LoadingKeepsNoSecondCopyInMemory) {
+  if (!test::kSanitizers.empty()) {
+    GTEST_SKIP() << "weighs memory, and a sanitizer's shadow weighs too";
+  }
   constexpr std::int64_t kRows = 400000;
   constexpr std::int64_t kTableBytes = kRows * row_record_bytes(64);  // 29 MB
   write_config(kRows);

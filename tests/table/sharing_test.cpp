@@ -17,6 +17,7 @@
 
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
+#include "penstock/core/parallel.hpp"
 #include "penstock/table/table.hpp"
 #include "support/process_state.hpp"
 #include "support/vector_rows.hpp"
@@ -264,7 +265,7 @@ TEST_F(SharedTable, AStageMayLastLongerThanTheGroupsDeadline) {
   }
 }
 
-/// 106 MB of rows that take 26 reads of a tenth of a second each.
+/// 106 MB of rows, 26 reads of a tenth of a second each. None ends before `release` is called.
 class SlowRows : public RowSource {
  public:
   static constexpr std::int64_t kRows = 400000;
@@ -277,12 +278,18 @@ class SlowRows : public RowSource {
   std::string description() const override { return "slow rows"; }
   void read(std::int64_t, std::span<std::byte>) const override {
     ++reads_;
+    is_released_.wait(false);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   int reads() const { return reads_; }
+  void release() {
+    is_released_ = true;
+    is_released_.notify_all();
+  }
 
  private:
   mutable std::atomic<int> reads_{0};
+  std::atomic<bool> is_released_{false};
 };
 
 TEST_F(SharedTable, ARankThatLeavesEndsTheOthersBeforeTheLoadIsDone) {
@@ -294,6 +301,7 @@ TEST_F(SharedTable, ARankThatLeavesEndsTheOthersBeforeTheLoadIsDone) {
   std::vector<std::thread> ranks;
   for (auto& comm : group) {
     ranks.emplace_back([&, comm = comm.get()] {
+      set_parallel_threads(1);  // many would begin all reads before anybody leaves
       const TableOptions options{.placement = Placement::HostShared, .group = comm};
       try {
         Table::open(SlowRows::spec(), rows, options);
@@ -302,6 +310,7 @@ TEST_F(SharedTable, ARankThatLeavesEndsTheOthersBeforeTheLoadIsDone) {
         EXPECT_EQ(error.code(), ErrorCode::PeerFailed);
         EXPECT_THAT(error.what(), HasSubstr("stage load"));
       }
+      if (comm->rank() == 1) rows->release();
     });
   }
   for (auto& rank : ranks) rank.join();

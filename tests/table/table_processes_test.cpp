@@ -13,6 +13,7 @@
 
 #include "penstock/table/table_view.hpp"
 #include "support/child_process.hpp"
+#include "support/sanitizers.hpp"
 
 namespace penstock {
 namespace {
@@ -50,9 +51,11 @@ class RankProcesses {
   std::vector<std::unique_ptr<test::ChildProcess>> processes_;
 };
 
+constexpr const char* kWeighs = "weighs memory, and a sanitizer's shadow weighs too";
 constexpr std::int64_t kLimitBytes = std::int64_t{128} << 20;
 
 TEST(TableProcesses, ShareOneCopy) {
+  if (!test::kSanitizers.empty()) GTEST_SKIP() << kWeighs;
   constexpr int kProcesses = 4;
   constexpr std::int64_t kRows = (std::int64_t{64} << 20) / row_record_bytes(256);
   RankProcesses processes(kProcesses, kRows);
@@ -123,6 +126,7 @@ TEST(TableProcesses, AMemoryLimitIsAnErrorOnAllRanksAndKillsNobody) {
 
 // Four copies would be twice the limit.
 TEST(TableProcesses, AreChargedForOneTableTogether) {
+  if (!test::kSanitizers.empty()) GTEST_SKIP() << kWeighs;
   const LimitedGroup group(kLimitBytes);
   if (!group.is_limited()) GTEST_SKIP() << kNoGroups;
   RankProcesses processes(4, kLimitBytes / 2 / row_record_bytes(256),

@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-constexpr ParallelConfig kGrid{.external_dp = 2, .dp = 3, .pp = 2, .pcp = 4, .tp = 5};
+constexpr ParallelConfig kUnevenGrid{.external_dp = 2, .dp = 3, .pp = 2, .pcp = 4, .tp = 5};
 
 TEST(PlaceOf, CountsTpFastest) {
   int rank = 0;
@@ -20,22 +20,22 @@ TEST(PlaceOf, CountsTpFastest) {
         for (int c = 0; c < 4; ++c) {
           for (int t = 0; t < 5; ++t) {
             const RankPlace place{.external_dp = e, .dp = d, .pp = p, .pcp = c, .tp = t};
-            EXPECT_EQ(place_of(kGrid, rank), place);
-            EXPECT_EQ(rank_at(kGrid, place), rank);
+            EXPECT_EQ(place_of(kUnevenGrid, rank), place);
+            EXPECT_EQ(rank_at(kUnevenGrid, place), rank);
             ++rank;
           }
         }
       }
     }
   }
-  EXPECT_EQ(rank, kGrid.world_size());
+  EXPECT_EQ(rank, kUnevenGrid.world_size());
 }
 
 TEST(PlaceOf, RefusesRanksOutsideTheGrid) {
-  EXPECT_THROW(place_of(kGrid, -1), Error);
-  EXPECT_THROW(place_of(kGrid, kGrid.world_size()), Error);
-  EXPECT_THROW(rank_at(kGrid, {.dp = 3}), Error);
-  EXPECT_THROW(rank_at(kGrid, {.tp = -1}), Error);
+  EXPECT_THROW(place_of(kUnevenGrid, -1), Error);
+  EXPECT_THROW(place_of(kUnevenGrid, kUnevenGrid.world_size()), Error);
+  EXPECT_THROW(rank_at(kUnevenGrid, {.dp = 3}), Error);
+  EXPECT_THROW(rank_at(kUnevenGrid, {.tp = -1}), Error);
 }
 
 TEST(ValidateParallelConfig, NamesTheSizeThatIsWrong) {

@@ -44,7 +44,7 @@ class PcpLayout {
   IndexRange chunk(std::int64_t index) const;
 
   std::int64_t tokens_;
-  std::int64_t chunk_tokens_;
+  std::int64_t chunk_tokens_ = 0;
   int ranks_;
 };
 

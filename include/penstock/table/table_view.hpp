@@ -8,7 +8,7 @@ namespace penstock {
 /// Bytes of a row record: `head_dim` e4m3 codes, `head_dim / 32` scale bytes, then zero bytes up to
 /// a multiple of 8. 264 for V4.1. See `docs/formats/row_record.md`.
 constexpr std::int64_t row_record_bytes(int head_dim) {
-  return (head_dim + head_dim / 32 + 7) / 8 * 8;
+  return (std::int64_t{head_dim} + head_dim / 32 + 7) / 8 * 8;
 }
 
 /// What a reader needs to know of a shard: plain values, copied into kernels.
@@ -19,8 +19,11 @@ constexpr std::int64_t row_record_bytes(int head_dim) {
 struct TableView {
   static constexpr int kMaxParts = 16;
 
+  // Plain arrays, because kernels index them.
+  // NOLINTBEGIN(modernize-avoid-c-arrays)
   const std::byte* values[kMaxParts] = {};  ///< Row `row_begin + p * rows_per_part` of part p.
   const std::byte* scales[kMaxParts] = {};
+  // NOLINTEND(modernize-avoid-c-arrays)
   int num_parts = 1;
   std::int64_t rows_per_part = 0;  ///< >= row_end - row_begin when there is one part.
   std::int64_t value_stride = 0;   ///< Bytes from one row's values to the next's.

@@ -53,7 +53,7 @@ std::vector<GateWay> chosen_ways(const std::vector<std::string>& names) {
   std::vector<GateWay> chosen{all.front()};  // everything is compared with replicated
   for (const std::string& name : names) {
     const auto found =
-        std::find_if(all.begin(), all.end(), [&](const GateWay& way) { return way.name == name; });
+        std::ranges::find_if(all, [&](const GateWay& way) { return way.name == name; });
     if (found == all.end()) {
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("bench gate: there is no way \"{}\"", name));

@@ -188,7 +188,7 @@ class EngramRun {
   /// Row ids of whole requests, hashed in one piece: what every chunking must give.
   void hash_whole(const std::vector<Request>& requests, int replica, int replicas) {
     expected_ids_.resize(static_cast<std::size_t>(num_tokens_ * id_width()));
-    for (std::size_t i = static_cast<std::size_t>(replica); i < requests.size();
+    for (auto i = static_cast<std::size_t>(replica); i < requests.size();
          i += static_cast<std::size_t>(replicas)) {
       const Request& request = requests[i];
       const auto length = static_cast<std::int32_t>(request.ids.size());

@@ -139,7 +139,7 @@ class GateRun {
     open();
     for (const Step& step : steps_) serve(share_step(step, group_->rank(), group_->size()));
     if (!options_.out.empty()) {
-      for (GateRecord& record : records_) {
+      for (const GateRecord& record : records_) {
         write_layer_output(world_, record.layer_id, num_tokens_, record.output, options_.out);
       }
     }

@@ -14,7 +14,7 @@
 namespace penstock::cli {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void refuse_arguments(const std::string& message) {
   throw Error(ErrorCode::InvalidArgument, "run: " + message);
 }
 
@@ -25,7 +25,7 @@ std::uint64_t parse_seed(const std::string& text) {
       text.starts_with(kPrefix) ? std::string_view(text).substr(kPrefix.size()) : "";
   const bool is_number = digits.find_first_not_of("0123456789") == std::string_view::npos;
   if (digits.empty() || !is_number || digits.size() > kMostDigits) {
-    refuse(fmt::format("--rows is '{}', random:SEED is needed", text));
+    refuse_arguments(fmt::format("--rows is '{}', random:SEED is needed", text));
   }
   return std::stoull(std::string(digits));
 }
@@ -33,12 +33,13 @@ std::uint64_t parse_seed(const std::string& text) {
 void check_cuts(const std::vector<int>& cuts, int stages) {
   if (cuts.empty()) return;
   if (static_cast<int>(cuts.size()) != stages - 1) {
-    refuse(fmt::format("--pp-cuts names {} layers, --pp {} needs {}", cuts.size(), stages,
-                       stages - 1));
+    refuse_arguments(fmt::format("--pp-cuts names {} layers, --pp {} needs {}", cuts.size(), stages,
+                                 stages - 1));
   }
   if (cuts.front() < 1 || !std::ranges::is_sorted(cuts, std::ranges::less_equal{})) {
-    refuse(fmt::format("--pp-cuts is {}, each layer must be past the one before and past 0",
-                       fmt::join(cuts, ",")));
+    refuse_arguments(
+        fmt::format("--pp-cuts is {}, each layer must be past the one before and past 0",
+                    fmt::join(cuts, ",")));
   }
 }
 
@@ -47,7 +48,8 @@ std::chrono::milliseconds parse_deadline(double seconds) {
   constexpr double kMost = 86'400;
   constexpr double kMillisecondsPerSecond = 1000;
   if (!(seconds >= kLeast && seconds <= kMost)) {  // negated: also what is not a number
-    refuse(fmt::format("--deadline is {}, {} to {} seconds are needed", seconds, kLeast, kMost));
+    refuse_arguments(
+        fmt::format("--deadline is {}, {} to {} seconds are needed", seconds, kLeast, kMost));
   }
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * kMillisecondsPerSecond));
 }

@@ -118,7 +118,7 @@ std::vector<Step> plan_steps(const std::vector<Request>& requests, int replica,
   }
   std::vector<const Request*> mine;
   std::vector<LookbackWindow> windows;
-  for (std::size_t i = static_cast<std::size_t>(replica); i < requests.size();
+  for (auto i = static_cast<std::size_t>(replica); i < requests.size();
        i += static_cast<std::size_t>(options.replicas)) {
     mine.push_back(&requests[i]);
     windows.emplace_back(options.lookback_depth);

@@ -146,11 +146,14 @@ void EngramStage::start(std::span<const std::int32_t> row_ids, StreamRef stream)
   detail::failure_point(detail::FailurePoint::StepReads);
   state.is_exchanged = false;
   for (StageLayer& layer : state.layers) {
-    layer.rows.start({.data = ids + std::int64_t{layer.hash_index} * state.columns,
-                      .tokens = staged_tokens,
-                      .columns = state.columns,
-                      .token_stride = width},
-                     stream);
+    // Without tokens there may be no ids to point into.
+    layer.rows.start(
+        {.data =
+             staged_tokens == 0 ? nullptr : ids + std::int64_t{layer.hash_index} * state.columns,
+         .tokens = staged_tokens,
+         .columns = state.columns,
+         .token_stride = width},
+        stream);
   }
 }
 

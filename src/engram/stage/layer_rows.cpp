@@ -44,7 +44,8 @@ PrefetchOptions prefetch_options(const StageGroups& groups, const EngramStageOpt
 
 }  // namespace
 
-LayerRows::LayerRows(Table table, const StageGroups& groups, const EngramStageOptions& options)
+LayerRows::LayerRows(const Table& table, const StageGroups& groups,
+                     const EngramStageOptions& options)
     : prefetcher_(table, prefetch_options(groups, options,
                                           groups.exchange != nullptr || groups.gather != nullptr)),
       is_packed_(groups.exchange != nullptr || groups.gather != nullptr),

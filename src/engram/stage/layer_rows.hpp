@@ -18,7 +18,7 @@ namespace penstock::detail {
 /// tokens together.
 class LayerRows {
  public:
-  LayerRows(Table table, const StageGroups& groups, const EngramStageOptions& options);
+  LayerRows(const Table& table, const StageGroups& groups, const EngramStageOptions& options);
 
   /// Starts reading. `ids` are those of the exchange group's slots, or of this replica's tokens.
   void start(const RowIds& ids, StreamRef stream);

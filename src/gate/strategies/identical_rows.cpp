@@ -7,7 +7,7 @@
 namespace penstock::detail {
 namespace {
 
-struct Buffers {
+struct IdenticalRowsBuffers {
   std::span<std::byte> shares;  ///< [P, tokens, most rows of a rank]
   std::span<std::byte> tile;    ///< Scratch of the product.
 };
@@ -26,7 +26,8 @@ std::int64_t share_bytes(const GateContext& gate, std::int64_t tokens) {
          element_bytes(gathers_projections(gate) ? DType::F32 : DType::BF16);
 }
 
-Buffers take(const GateContext& gate, std::int64_t tokens, Arena& arena) {
+IdenticalRowsBuffers identical_rows_buffers(const GateContext& gate, std::int64_t tokens,
+                                            Arena& arena) {
   const GateOperations& operations = *gate.operations;
   const std::size_t scratch = gathers_projections(gate)
                                   ? operations.product_bytes()
@@ -37,7 +38,7 @@ Buffers take(const GateContext& gate, std::int64_t tokens, Arena& arena) {
 
 /// This rank's share for `tokens` neighbouring rows from `row` on.
 void compute_share(const GateContext& gate, const GateRun& run, std::int64_t row,
-                   std::int64_t tokens, const Buffers& buffers, std::byte* share) {
+                   std::int64_t tokens, const IdenticalRowsBuffers& buffers, std::byte* share) {
   const IndexRange rows = gate.rows_of(gate.rank);
   if (gathers_projections(gate)) {
     gate.operations->product({.m = tokens,
@@ -74,12 +75,12 @@ void use_share(const GateContext& gate, const GateRun& run, std::int64_t row, st
                               target, run.stream);
     return;
   }
-  constexpr std::int64_t bytes = sizeof(BF16);
+  constexpr std::int64_t kBytes = sizeof(BF16);
   gate.operations->copy_rows({.from = share,
-                              .from_stride = share_rows(gate) * bytes,
+                              .from_stride = share_rows(gate) * kBytes,
                               .to = reinterpret_cast<std::byte*>(target.out),
-                              .to_stride = target.out_stride * bytes,
-                              .row_bytes = rows.size() * bytes,
+                              .to_stride = target.out_stride * kBytes,
+                              .row_bytes = rows.size() * kBytes,
                               .rows = tokens},
                              run.stream);
 }
@@ -124,7 +125,7 @@ void take_identical_rows(const GateContext& gate, std::int64_t tokens, Arena& ar
   if (gate.gather != nullptr) {
     take_for_gather(gate, tokens, arena);
   } else {
-    take(gate, tokens, arena);
+    identical_rows_buffers(gate, tokens, arena);
   }
 }
 
@@ -134,7 +135,8 @@ void run_identical_rows(const GateContext& gate, const GateRun& run, Arena& aren
     return;
   }
   const IndexRange all = run.rows.runs[0];
-  const Buffers buffers = take(gate, std::min(gate.block_tokens, all.size()), arena);
+  const IdenticalRowsBuffers buffers =
+      identical_rows_buffers(gate, std::min(gate.block_tokens, all.size()), arena);
   for (std::int64_t row = all.begin; row < all.end; row += gate.block_tokens) {
     const std::int64_t tokens = std::min(gate.block_tokens, all.end - row);
     const auto bytes = static_cast<std::size_t>(share_bytes(gate, tokens));

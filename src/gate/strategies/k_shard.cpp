@@ -1,6 +1,7 @@
 // Every rank holds some columns of the weight. A block of tokens is cut by columns and exchanged,
 // multiplied into partial sums for the tokens of all ranks, and the sums are added over the ranks.
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -9,7 +10,7 @@
 namespace penstock::detail {
 namespace {
 
-struct Buffers {
+struct KShardBuffers {
   std::span<BF16> sent;          ///< For each rank its columns of this rank's tokens.
   std::span<BF16> received;      ///< From each rank this rank's columns of its tokens.
   std::span<std::byte> partial;  ///< [P, tokens, G], zero where a rank has fewer tokens.
@@ -17,7 +18,7 @@ struct Buffers {
   std::span<std::byte> scratch;
 };
 
-Buffers take(const GateContext& gate, std::int64_t tokens, Arena& arena) {
+KShardBuffers k_shard_buffers(const GateContext& gate, std::int64_t tokens, Arena& arena) {
   const std::int64_t width = gate.shape.output_size * element_bytes(gate.k_shard_sums);
   const std::int64_t columns = gate.columns_of(gate.rank).size();
   return {.sent = arena.take<BF16>(tokens * gate.shape.hidden_size),
@@ -29,10 +30,10 @@ Buffers take(const GateContext& gate, std::int64_t tokens, Arena& arena) {
 }
 
 /// One block of tokens on its way through the group.
-class Block {
+class KShardBlock {
  public:
-  Block(const GateContext& gate, const GateRun& run, const Buffers& buffers, std::int64_t begin,
-        std::int64_t tokens)
+  KShardBlock(const GateContext& gate, const GateRun& run, const KShardBuffers& buffers,
+              std::int64_t begin, std::int64_t tokens)
       : gate_(gate),
         run_(run),
         buffers_(buffers),
@@ -121,7 +122,7 @@ class Block {
 
   const GateContext& gate_;
   const GateRun& run_;
-  const Buffers& buffers_;
+  const KShardBuffers& buffers_;
   std::int64_t begin_;
   std::int64_t tokens_;
 };
@@ -129,14 +130,14 @@ class Block {
 }  // namespace
 
 void take_k_shard(const GateContext& gate, std::int64_t tokens, Arena& arena) {
-  take(gate, tokens, arena);
+  k_shard_buffers(gate, tokens, arena);
 }
 
 void run_k_shard(const GateContext& gate, const GateRun& run, Arena& arena) {
-  const std::int64_t longest = *std::max_element(run.counts.begin(), run.counts.end());
-  const Buffers buffers = take(gate, std::min(gate.block_tokens, longest), arena);
+  const std::int64_t longest = *std::ranges::max_element(run.counts);
+  const KShardBuffers buffers = k_shard_buffers(gate, std::min(gate.block_tokens, longest), arena);
   for_each_block(gate, run, [&](std::int64_t begin, std::int64_t tokens) {
-    const Block block(gate, run, buffers, begin, tokens);
+    const KShardBlock block(gate, run, buffers, begin, tokens);
     block.exchange_columns();
     block.multiply();
     block.add_and_gate();

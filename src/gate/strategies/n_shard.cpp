@@ -1,6 +1,7 @@
 // Every rank holds some rows of the weight. A block of tokens is gathered from all ranks,
 // multiplied by this rank's rows, and the projections travel back to the tokens' owners.
 
+#include <algorithm>
 #include <vector>
 
 #include "gate/strategies/strategies.hpp"
@@ -8,14 +9,14 @@
 namespace penstock::detail {
 namespace {
 
-struct Buffers {
+struct NShardBuffers {
   std::span<BF16> x;              ///< [P, tokens, H]
   std::span<std::byte> computed;  ///< For each rank [its tokens, this rank's rows].
   std::span<std::byte> received;  ///< From each rank [this rank's tokens, its rows].
   std::span<std::byte> scratch;
 };
 
-Buffers take(const GateContext& gate, std::int64_t tokens, Arena& arena) {
+NShardBuffers n_shard_buffers(const GateContext& gate, std::int64_t tokens, Arena& arena) {
   const std::int64_t bytes = element_bytes(gate.n_shard_projections);
   const std::int64_t rows = gate.rows_of(gate.rank).size();
   return {.x = arena.take<BF16>(gate.ranks * tokens * gate.shape.hidden_size),
@@ -26,10 +27,10 @@ Buffers take(const GateContext& gate, std::int64_t tokens, Arena& arena) {
 }
 
 /// One block of tokens on its way through the group.
-class Block {
+class NShardBlock {
  public:
-  Block(const GateContext& gate, const GateRun& run, const Buffers& buffers, std::int64_t begin,
-        std::int64_t tokens)
+  NShardBlock(const GateContext& gate, const GateRun& run, const NShardBuffers& buffers,
+              std::int64_t begin, std::int64_t tokens)
       : gate_(gate),
         run_(run),
         buffers_(buffers),
@@ -110,7 +111,7 @@ class Block {
 
   const GateContext& gate_;
   const GateRun& run_;
-  const Buffers& buffers_;
+  const NShardBuffers& buffers_;
   std::int64_t begin_;
   std::int64_t tokens_;
 };
@@ -118,14 +119,14 @@ class Block {
 }  // namespace
 
 void take_n_shard(const GateContext& gate, std::int64_t tokens, Arena& arena) {
-  take(gate, tokens, arena);
+  n_shard_buffers(gate, tokens, arena);
 }
 
 void run_n_shard(const GateContext& gate, const GateRun& run, Arena& arena) {
-  const std::int64_t longest = *std::max_element(run.counts.begin(), run.counts.end());
-  const Buffers buffers = take(gate, std::min(gate.block_tokens, longest), arena);
+  const std::int64_t longest = *std::ranges::max_element(run.counts);
+  const NShardBuffers buffers = n_shard_buffers(gate, std::min(gate.block_tokens, longest), arena);
   for_each_block(gate, run, [&](std::int64_t begin, std::int64_t tokens) {
-    const Block block(gate, run, buffers, begin, tokens);
+    const NShardBlock block(gate, run, buffers, begin, tokens);
     block.gather_tokens();
     block.multiply();
     block.return_and_gate();

@@ -1,14 +1,11 @@
 #include "gate/strategies/strategies.hpp"
 
 namespace penstock::detail {
-namespace {
 
 std::span<std::byte> take_tile(const GateContext& gate, std::int64_t tokens, Arena& arena) {
   const std::size_t bytes = gate.operations->tile_bytes(tokens, gate.shape.output_size);
   return arena.take<std::byte>(static_cast<std::int64_t>(bytes));
 }
-
-}  // namespace
 
 void take_replicated(const GateContext& gate, std::int64_t tokens, Arena& arena) {
   take_tile(gate, tokens, arena);

@@ -84,7 +84,7 @@ struct GateRun {
 /// Blocks of tokens that all ranks go through together, the longest rank's number of them.
 template <typename Block>
 void for_each_block(const GateContext& gate, const GateRun& run, const Block& block) {
-  const std::int64_t longest = *std::max_element(run.counts.begin(), run.counts.end());
+  const std::int64_t longest = *std::ranges::max_element(run.counts);
   for (std::int64_t begin = 0; begin < longest; begin += gate.block_tokens) {
     block(begin, std::min(gate.block_tokens, longest - begin));
   }
@@ -94,6 +94,9 @@ void for_each_block(const GateContext& gate, const GateRun& run, const Block& bl
 inline std::int64_t tokens_in_block(std::int64_t count, std::int64_t begin, std::int64_t tokens) {
   return std::clamp<std::int64_t>(count - begin, 0, tokens);
 }
+
+/// Scratch for products of up to `tokens` tokens whose weight rows may arrive in tiles.
+std::span<std::byte> take_tile(const GateContext& gate, std::int64_t tokens, Arena& arena);
 
 // Each strategy: what it takes from the arena for `tokens` tokens a rank, and the work.
 

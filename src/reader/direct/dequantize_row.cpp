@@ -100,8 +100,8 @@ std::vector<DequantizeKernel> dequantize_kernels() {
 
 void dequantize_row(const std::byte* values, const std::byte* scales, int head_dim,
                     std::byte* out) {
-  static const DequantizeKernel kFastest = dequantize_kernels().front();
-  kFastest.run(values, scales, head_dim / kBlock, out);
+  static const DequantizeKernel fastest = dequantize_kernels().front();
+  fastest.run(values, scales, head_dim / kBlock, out);
 }
 
 }  // namespace penstock::detail

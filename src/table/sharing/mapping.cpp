@@ -126,8 +126,8 @@ void Mapping::reserve(const StopFlag& stop) const {
 void Mapping::prefault_for_reading() const noexcept {
   try {
     advise_in_parallel(data_, bytes_, MADV_POPULATE_READ, nullptr);
-  } catch (
-      ...) {  // NOLINT(bugprone-empty-catch): without it the first reads are slower, that is all
+  } catch (...) {  // NOLINT(bugprone-empty-catch)
+    // Without it the first reads are slower, that is all.
   }
 }
 

@@ -51,7 +51,7 @@ std::int64_t sum_of_lines(const fs::path& file, const std::vector<std::string_vi
   std::string number;
   std::int64_t sum = 0;
   while (in >> key && std::getline(in, number)) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
+    if (std::ranges::find(keys, key) == keys.end()) continue;
     const auto digits = number.find_first_of("0123456789");
     if (digits != std::string::npos) sum += parse_number(number.substr(digits)).value_or(0);
   }
