@@ -1,9 +1,13 @@
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "cli/commands.hpp"
 #include "cli/exit_code.hpp"
@@ -26,7 +30,25 @@ void print_warning(LogLevel level, std::string_view message) {
                message.data());
 }
 
+/// Fills the places of standard descriptors that are closed, so that no file of ours lands there and
+/// takes what is printed. Writing to them fails as before.
+void occupy_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) static_cast<void>(::open("/dev/null", O_RDONLY));
+  }
+}
+
+/// A result that could not be written is no success.
+int check_output(int code) {
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (is_written || code != kExitOk) return code;
+  return report(
+      std::string("cannot write to the standard output: ") + std::system_category().message(errno),
+      kExitEnvironment);
+}
+
 int run(int argc, char** argv) {
+  occupy_standard_descriptors();
   set_log_sink(print_warning);
   CLI::App app{"Feeds GPUs the weights that are too big for each of them to hold."};
   app.name("penstock");
@@ -47,7 +69,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return report(error.what(), kExitUsage);
   }
-  return action();
+  return check_output(action());
 }
 
 }  // namespace

@@ -113,6 +113,8 @@ void add_options(CLI::App& command, RunArguments& arguments) {
       ->check(CLI::IsMember(
           {"auto", "replicated", "k_shard", "n_shard", "weight_gather", "identical_rows"}));
   command.add_flag("--processes", options.uses_processes, "each rank a process, not a thread");
+  // Given by this command to the ranks that it starts.
+  command.add_option("--echo-exit-code", options.echo_exit_code)->group("");
   command.add_option("--engine", options.engine, "how ranks communicate")
       ->check(CLI::IsMember({"threads", "mpi"}));
   command.add_option("--deadline", arguments.deadline_seconds,

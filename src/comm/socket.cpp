@@ -216,7 +216,9 @@ UniqueFd Listener::accept() const {
   for (;;) {
     UniqueFd socket(::accept4(get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket && (errno == EINTR || errno == ECONNABORTED)) continue;
-    if (!socket) return {};
+    if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    // Whoever knocks stays at the door, so that to try again would be to try for ever.
+    if (!socket) throw system_error("cannot take a connection");
     const int family = SocketAddress::of(socket.get()).family();
     if (family == AF_UNIX && !is_same_user(socket.get())) continue;
     prepare(socket.get(), family);

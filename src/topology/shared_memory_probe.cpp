@@ -1,5 +1,6 @@
 #include "topology/shared_memory_probe.hpp"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -11,9 +12,11 @@
 #include <cstddef>
 #include <cstring>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "core/unique_fd.hpp"
+#include "penstock/core/error.hpp"
 
 namespace penstock::detail {
 namespace {
@@ -41,8 +44,14 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-UniqueFd open_socket() {
-  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+/// What cannot be had for want of descriptors or memory says nothing of who shares memory with whom:
+/// a rank that took it for an answer would have a node, and tables, of its own.
+UniqueFd unless_exhausted(int fd, const char* what) {
+  const bool is_exhausted =
+      fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
+  if (!is_exhausted) return UniqueFd(fd);
+  throw Error(ErrorCode::System,
+              fmt::format("find_nodes: {}: {}", what, std::system_category().message(errno)));
 }
 
 bool is_same_user(int socket) {
@@ -50,6 +59,11 @@ bool is_same_user(int socket) {
   socklen_t bytes = sizeof(peer);
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
          peer.uid == ::geteuid();
+}
+
+UniqueFd open_socket() {
+  return unless_exhausted(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                          "socket");
 }
 
 using Control = std::array<char, CMSG_SPACE(sizeof(int))>;
@@ -82,6 +96,11 @@ UniqueFd receive_descriptor(int socket) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) <= 0) return {};
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    // Without room for a descriptor the kernel drops it and says no more than this.
+    throw Error(ErrorCode::System,
+                "find_nodes: a descriptor was sent and dropped, as too many are open");
+  }
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return {};
   int fd = -1;
@@ -103,7 +122,7 @@ SharedMemoryProbe::SharedMemoryProbe() : state_(std::make_unique<State>()) {
   const std::string name = random_name();
   const Address address(name);
   UniqueFd listener = open_socket();
-  UniqueFd memory(::memfd_create("penstock-probe", MFD_CLOEXEC));
+  UniqueFd memory = unless_exhausted(::memfd_create("penstock-probe", MFD_CLOEXEC), "memfd_create");
   if (!listener || !memory) return;
   if (::bind(listener.get(), address.get(), address.bytes) != 0) return;
   if (::listen(listener.get(), SOMAXCONN) != 0) return;
@@ -134,7 +153,8 @@ void SharedMemoryProbe::connect_to(const std::vector<std::string>& names) {
 void SharedMemoryProbe::serve() {
   if (!state_->listener) return;
   for (;;) {
-    const UniqueFd socket(::accept4(state_->listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const UniqueFd socket = unless_exhausted(
+        ::accept4(state_->listener.get(), nullptr, nullptr, SOCK_CLOEXEC), "accept");
     if (!socket && errno == EINTR) continue;
     if (!socket) return;
     if (is_same_user(socket.get())) send_descriptor(socket.get(), state_->memory.get());

@@ -145,6 +145,44 @@ TEST_F(RunOrdeal, TwoJobsAtOneAddressAreAnErrorOfTheSecond) {
   EXPECT_THAT(both, HasSubstr("rank 1"));  // who the other one waited for
 }
 
+// An error of the environment has the exit code of a failed peer; the one that failed must be named.
+TEST_F(RunOrdeal, NamesTheRankThatRanOutOfSomethingAndNotTheOthers) {
+  struct Limit {
+    const char* command;
+    const char* piece;
+  };
+  for (const auto& [limit, piece] : {Limit{"ulimit -f 10", "the file size limit"},
+                                     Limit{"ulimit -n 24", "Too many open files"}}) {
+    test::TimedCommand command = model_.command({"--dp", "8", "--processes", "--deadline", "20"});
+    command.argv.insert(command.argv.begin(),
+                        {"/bin/bash", "-c", std::string(limit) + "; exec \"$@\"", "bash"});
+    const auto begin = std::chrono::steady_clock::now();
+    const TimedResult result = test::run_timed(command);
+    EXPECT_LT(result.ended - begin, std::chrono::seconds(15));  // found, not waited for
+    EXPECT_EQ(result.exit_code, 4) << result.text();
+    EXPECT_TRUE(result.out.empty());
+    EXPECT_THAT(result.err.back().text, testing::StartsWith("penstock: error: rank "));
+    EXPECT_THAT(result.err.back().text, HasSubstr("ended with exit code 4: "));
+    EXPECT_THAT(result.err.back().text, HasSubstr(piece)) << result.text();
+    EXPECT_THAT(result.err.back().text, testing::Not(HasSubstr("failed: "))) << result.text();
+    expect_nothing_left();
+  }
+}
+
+TEST_F(RunOrdeal, AResultThatCannotBeWrittenIsAnError) {
+  for (const std::string redirection : {">/dev/full", ">&-"}) {
+    for (const char* ranks : {"--dp 2", "--dp 2 --processes"}) {
+      test::TimedCommand command = model_.command({});
+      command.argv.insert(
+          command.argv.begin(),
+          {"/bin/bash", "-c", "\"$@\" " + std::string(ranks) + " " + redirection, "bash"});
+      const TimedResult result = test::run_timed(command);
+      EXPECT_EQ(result.exit_code, 4) << ranks << redirection;
+      EXPECT_THAT(result.text(), HasSubstr("cannot write to the standard output"));
+    }
+  }
+}
+
 TEST_F(RunOrdeal, NeedsNothingOfDevShm) {
   if (!is_isolated_) GTEST_SKIP() << "needs the right to make a mount namespace";
   ASSERT_EQ(::mount("none", "/dev/shm", "tmpfs", 0, "size=4k"), 0);

@@ -29,6 +29,7 @@ struct RunOptions {
   std::string strategy;  ///< Empty: what PENSTOCK_GATE_PCP_SHARD says, or else auto.
   std::string engine = "threads";
   bool uses_processes = false;  ///< Each rank a process of its own.
+  int echo_exit_code = 0;       ///< Of a rank that only heard of a failure; 0: as for that error.
   std::chrono::milliseconds deadline = std::chrono::seconds(60);  ///< For a rank that is silent.
   DeviceKind device = DeviceKind::Cpu;
   bool verifies = false;

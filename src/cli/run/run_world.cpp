@@ -52,17 +52,23 @@ void check_ranks_here(const RunOptions& options) {
                           to_string(options.parallel), ranks, kMostRanksHere));
 }
 
+// Between this command and the ranks that it starts: tells a rank that only heard of a failure from
+// the one that failed, whose own error may be one of the environment too.
+constexpr int kEchoExitCode = 74;
+
 /// Starts this command once for each rank and waits for all.
 int run_processes(const RunOptions& options, const std::vector<std::string>& command_line) {
   LaunchOptions launch;
   RankMessages messages;
   launch.on_stderr = [&](int rank, std::string_view line) { messages.print(rank, line); };
-  launch.echo_exit_code = exit_code(ErrorCode::PeerFailed);
+  launch.echo_exit_code = kEchoExitCode;
   std::vector<std::string> words = command_line;
   words.at(0) = own_executable();
+  words.insert(words.end(), {"--echo-exit-code", std::to_string(kEchoExitCode)});
   const LaunchResult result = launch_processes(words, options.parallel.world_size(), launch);
   if (!result.first_failure) return kExitOk;
-  const ProcessEnd& failure = *result.first_failure;
+  ProcessEnd failure = *result.first_failure;
+  if (failure.exit_code == kEchoExitCode) failure.exit_code = exit_code(ErrorCode::PeerFailed);
   if (failure.signal == 0 && failure.exit_code == kExitVerificationFailed) return failure.exit_code;
   std::fputs(fmt::format("{}{}\n", kErrorPrefix, messages.describe(failure)).c_str(), stderr);
   return failure.signal == 0 ? failure.exit_code : exit_code(ErrorCode::PeerFailed);
@@ -86,6 +92,19 @@ int run_rank(Communicator& world, const RunOptions& options,
   }
 }
 
+/// The rank of a process that a launcher has started.
+int run_launched(const Launch& launch, const RunOptions& options,
+                 const std::function<int(Communicator&)>& body) {
+  try {
+    const auto world = join_launch(launch, comm_options(options));
+    return run_rank(*world, options, body);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::PeerFailed || options.echo_exit_code == 0) throw;
+    std::fputs(fmt::format("{}{}\n", kErrorPrefix, error.what()).c_str(), stderr);
+    return options.echo_exit_code;
+  }
+}
+
 }  // namespace
 
 int run_world(const RunOptions& options, const std::vector<std::string>& command_line,
@@ -95,8 +114,7 @@ int run_world(const RunOptions& options, const std::vector<std::string>& command
     return run_rank(*world, options, body);
   }
   if (const auto launch = detect_launch(); launch && launch->size > 1) {
-    const auto world = join_launch(*launch, comm_options(options));
-    return run_rank(*world, options, body);
+    return run_launched(*launch, options, body);
   }
   check_ranks_here(options);
   if (options.uses_processes) return run_processes(options, command_line);
