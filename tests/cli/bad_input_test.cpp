@@ -178,7 +178,7 @@ std::vector<BadInput> malformed_files() {
       tokenizer("id_twice", bpe + R"({"a":0,"b":0}}})", "id 0 has two tokens"),
       tokenizer("id_missing", bpe + R"({"a":0,"b":2}}})", "id 1 has no token"),
       tokenizer("negative_id", bpe + R"({"a":-1}}})", "\"a\" is another value"),
-      tokenizer("empty", bpe + "{}}}", "no tokens"),
+      tokenizer("empty", bpe + "{}}}", "model.vocab has no tokens"),
       tokens("object", "t.json", R"({"ids":[1]})", ""),
       tokens("empty_list", "t.json", "[]", "[], needed"),
       tokens("fraction", "t.json", "[1.5]", "the token id at [0] is 1.5"),
