@@ -15,7 +15,7 @@ config = json.loads((model / "config.json").read_text())["text_config"]
 layout = penstock.HashLayout(config)
 hasher = penstock.NgramHasher(layout, penstock.TokenMap.from_tokenizer(model / "tokenizer.json",
                                                                        config["vocab_size"]))
-layers = {layer: penstock.EngramLayer.open(model, layer, max_tokens=512)
+layers = {layer: penstock.EngramLayer.open(model, layer, max_tokens=512, device="cpu")
           for layer in layout.layer_ids}
 weight = np.random.default_rng(0).standard_normal((config["hidden_size"],) * 2, np.float32)
 

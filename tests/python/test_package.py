@@ -100,7 +100,7 @@ def test_a_step_from_tokens_to_hidden(model_dir: pathlib.Path, small_config: dic
     row_ids = hasher(token_ids, query_start, positions, lookback)
     table = penstock.Table.open(model_dir, 4, shard=(0, 1), placement="auto", comm=None)
     rows = table.lookup(row_ids)
-    layer = penstock.EngramLayer.open(model_dir, 4)
+    layer = penstock.EngramLayer.open(model_dir, 4, device="cpu")
     ticket = layer.prefetch(row_ids)
     np.testing.assert_array_equal(ticket.rows(), rows)
     new_hidden = layer(hidden, ticket)
