@@ -130,6 +130,8 @@ class Job:
         if options.device == "cuda":
             import torch
 
+            if torch.cuda.device_count() == 0:
+                sys.exit("reference_step: found no GPU, needs one or --device cpu")
             self.device = f"cuda:{self.rank % torch.cuda.device_count()}"
             torch.cuda.set_device(self.device)
         config = json.loads((options.engram_model / "config.json").read_text())
