@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a wheel: tools/build_wheel.sh [OUT [PIP_OPTION...]]      (PYTHON picks the interpreter)
 #   OUT         folder for the wheel, default dist
-#   PIP_OPTION  for example -Ccmake.define.PENSTOCK_WITH_CUDA=OFF
+#   PIP_OPTION  for example --config-settings=cmake.define.PENSTOCK_WITH_CUDA=OFF
 # Libraries that are not on every Linux go into the wheel. With ccache the library is compiled once
 # for this and for the release preset: compiler, flags and the depth of the build folder are the same.
 set -euo pipefail
@@ -22,7 +22,7 @@ fi
 raw=build/raw-wheel-$tag
 rm -rf "$raw"
 "$venv/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-  --wheel-dir "$raw" -Cbuild-dir="build/wheel-$tag" "${@:2}" .
+  --wheel-dir "$raw" --config-settings=build-dir="build/wheel-$tag" "${@:2}" .
 mkdir -p "$out"
 PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m auditwheel repair --wheel-dir "$out" "$raw"/*.whl >&2
 ls -t "$out"/penstock-*-"$tag"-"$tag"-*.whl | head -1

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 venv=build/venv-$tag
-wheel=$(tools/build_wheel.sh build/dist -Ccmake.define.PENSTOCK_WITH_CUDA=OFF -Ccmake.define.PENSTOCK_WERROR=ON)
+wheel=$(tools/build_wheel.sh build/dist --config-settings=cmake.define.PENSTOCK_WITH_CUDA=OFF --config-settings=cmake.define.PENSTOCK_WERROR=ON)
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ml_dtypes pytest hypothesis mypy
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
 
