@@ -48,6 +48,12 @@ def check_gates(comm: penstock.Communicator, device: str) -> None:
     for strategy in strategies:
         gate = penstock.torch.GateLinear(penstock.GateLinear(weight, comm, strategy))
         assert same_bits(gate(x, attn_out, counts), alone), strategy
+    if device != "cpu" and "nccl: yes" in penstock.build_description():
+        nccl = penstock.Communicator.nccl(comm, device)
+        for strategy in ("n_shard", "k_shard"):
+            gate = penstock.torch.GateLinear(penstock.GateLinear(weight, nccl, strategy))
+            torch.testing.assert_close(gate(x, attn_out, counts).float(), alone.float(), rtol=2e-2,
+                                       atol=2e-2)
 
 
 def check_messages(comm: penstock.Communicator) -> None:
