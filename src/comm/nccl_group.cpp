@@ -1,19 +1,21 @@
-// Ranks with a GPU each. NCCL is opened at run time; ids, objects and barriers go through another
-// communicator of the same ranks, in host memory.
+// Ranks with a GPU each. NCCL is opened at run time; its id, objects, barriers and the comparison of
+// arguments go through another communicator of the same ranks, in host memory. That one also knows
+// who is alive: NCCL itself would wait for a dead rank for ever.
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <nccl.h>
 
 #include <array>
-#include <atomic>
-#include <cstring>
+#include <chrono>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "comm/agreement.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/dynamic_library.hpp"
@@ -22,6 +24,9 @@
 
 namespace penstock {
 namespace {
+
+using detail::CallArguments;
+using detail::Collective;
 
 /// The part of NCCL that is used.
 struct Nccl {
@@ -75,15 +80,12 @@ void check_nccl(ncclResult_t status, const char* call,
               location);
 }
 
-void check_size(const char* call, std::size_t found, std::size_t needed, const char* what) {
-  if (found == needed) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{}: {} has {} bytes, needs {}", call, what, found, needed));
-}
-
 class NcclGroup final : public Communicator {
  public:
-  NcclGroup(Communicator& host, Device device) : host_(host), device_(device) {
+  NcclGroup(Communicator& host, Device device, const NcclOptions& options)
+      : host_(host),
+        device_(device),
+        options_(options) {
     const cuda::DeviceGuard guard(device);
     static_cast<void>(nccl());  // missing on this machine: all ranks find out before they meet
     ncclUniqueId id{};
@@ -102,7 +104,7 @@ class NcclGroup final : public Communicator {
 
   void all_gather(std::span<const std::byte> in, std::span<std::byte> out,
                   StreamRef stream) override {
-    check_size("all_gather", out.size(), in.size() * ranks(), "out");
+    agree(detail::describe_all_gather(size(), in.size(), out.size()));
     const cuda::DeviceGuard guard(begin(stream));
     check_nccl(nccl().all_gather(in.data(), out.data(), in.size(), ncclUint8, comm_, stream.get()),
                "ncclAllGather");
@@ -110,8 +112,7 @@ class NcclGroup final : public Communicator {
 
   void all_to_all(std::span<const std::byte> in, std::span<std::byte> out, std::size_t block_bytes,
                   StreamRef stream) override {
-    check_size("all_to_all", in.size(), block_bytes * ranks(), "in");
-    check_size("all_to_all", out.size(), block_bytes * ranks(), "out");
+    agree(detail::describe_all_to_all(size(), in.size(), out.size(), block_bytes));
     const std::vector<std::int64_t> bytes(ranks(), static_cast<std::int64_t>(block_bytes));
     exchange(in, bytes, out, bytes, stream);
   }
@@ -119,24 +120,13 @@ class NcclGroup final : public Communicator {
   void all_to_all_v(std::span<const std::byte> in, std::span<const std::int64_t> in_bytes,
                     std::span<std::byte> out, std::span<const std::int64_t> out_bytes,
                     StreamRef stream) override {
-    const auto sum = [&](const char* what, std::span<const std::int64_t> sizes) {
-      expects(sizes.size() == ranks(), "all_to_all_v: needs one size for every rank");
-      std::int64_t total = 0;
-      for (const std::int64_t bytes : sizes) {
-        expects(bytes >= 0, fmt::format("all_to_all_v: {} has a size below 0", what));
-        total += bytes;
-      }
-      return static_cast<std::size_t>(total);
-    };
-    check_size("all_to_all_v", in.size(), sum("in_bytes", in_bytes), "in");
-    check_size("all_to_all_v", out.size(), sum("out_bytes", out_bytes), "out");
+    agree(detail::describe_all_to_all_v(size(), in.size(), in_bytes, out.size(), out_bytes));
     exchange(in, in_bytes, out, out_bytes, stream);
   }
 
   void reduce_scatter(std::span<const std::byte> in, std::span<std::byte> out, DType dtype,
                       StreamRef stream) override {
-    expects(dtype == DType::BF16 || dtype == DType::F32, "reduce_scatter: dtype needs BF16 or F32");
-    check_size("reduce_scatter", in.size(), out.size() * ranks(), "in");
+    agree(detail::describe_reduce_scatter(size(), in.size(), out.size(), dtype));
     const cuda::DeviceGuard guard(begin(stream));
     const auto count = out.size() / static_cast<std::size_t>(element_bytes(dtype));
     check_nccl(nccl().reduce_scatter(in.data(), out.data(), count,
@@ -146,7 +136,7 @@ class NcclGroup final : public Communicator {
   }
 
   void broadcast(std::span<std::byte> data, int root, StreamRef stream) override {
-    expects(root >= 0 && root < size(), "broadcast: root lies outside the group");
+    agree(detail::describe_broadcast(size(), data.size(), root));
     const cuda::DeviceGuard guard(begin(stream));
     check_nccl(nccl().broadcast(data.data(), data.data(), data.size(), ncclUint8, root, comm_,
                                 stream.get()),
@@ -154,31 +144,57 @@ class NcclGroup final : public Communicator {
   }
 
   void barrier() override {
-    const cuda::DeviceGuard guard(device_);
-    if (has_stream_) PENSTOCK_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
-    check_alive();
+    agree({.collective = Collective::Barrier});
+    drain();
     host_.barrier();
   }
 
   std::vector<std::vector<std::byte>> all_gather_object(std::span<const std::byte> mine) override {
+    agree({.collective = Collective::AllGatherObject});
     return host_.all_gather_object(mine);
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
     auto part = host_.split(color, key);
     if (!part) return nullptr;
-    auto group = std::make_unique<NcclGroup>(*part, device_);
+    auto group = std::make_unique<NcclGroup>(*part, device_, options_);
     group->own_host_ = std::move(part);
     return group;
   }
 
   void abort(std::string_view cause) noexcept override {
     host_.abort(cause);
-    if (comm_ != nullptr) static_cast<void>(nccl().abort(std::exchange(comm_, nullptr)));
+    abort_nccl();
   }
 
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+
+  void abort_nccl() noexcept {
+    if (comm_ != nullptr) static_cast<void>(nccl().abort(std::exchange(comm_, nullptr)));
+  }
+
+  /// Compares the arguments of all ranks, or looks at this rank's alone.
+  void agree(const CallArguments& mine) {
+    const std::string_view name = to_string(mine.collective);
+    std::optional<std::string> problem;
+    if (options_.compares_arguments) {
+      std::vector<CallArguments> calls;
+      try {
+        for (const auto& call : host_.all_gather_object(detail::encode_call(mine))) {
+          calls.push_back(detail::decode_call(call));
+        }
+      } catch (const Error& error) {
+        abort_nccl();  // what is under way on the GPU waits for the rank that failed
+        throw Error(error.code(), fmt::format("{}: {}", name, error.what()));
+      }
+      problem = detail::find_disagreement(calls);
+    } else if (!mine.problem.empty()) {
+      problem = fmt::format("{}: rank {}: {}", name, rank(), mine.problem);
+    }
+    if (problem) throw Error(ErrorCode::InvalidArgument, *problem);
+    check_alive();
+  }
 
   void check_alive() const {
     if (comm_ == nullptr) throw Error(ErrorCode::PeerFailed, "nccl: the group was aborted");
@@ -189,9 +205,26 @@ class NcclGroup final : public Communicator {
                 fmt::format("nccl: an earlier call failed: {}", nccl().error_string(status)));
   }
 
+  /// Waits until what was enqueued is done, or for the deadline: some rank did not come then.
+  void drain() {
+    if (!has_stream_) return;
+    const cuda::DeviceGuard guard(device_);
+    const auto deadline = std::chrono::steady_clock::now() + options_.deadline;
+    while (true) {
+      const cudaError_t status = cudaStreamQuery(stream_.get());
+      if (status == cudaSuccess) return;
+      if (status != cudaErrorNotReady) cuda::check(status, "cudaStreamQuery");
+      if (std::chrono::steady_clock::now() > deadline) break;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    const std::string cause = fmt::format("nccl: rank {} waited {} ms for what it had enqueued",
+                                          rank(), options_.deadline.count());
+    abort(cause);
+    throw Error(ErrorCode::PeerFailed, cause);
+  }
+
   /// Checks the state of the group; gives its device.
   Device begin(StreamRef stream) {
-    check_alive();
     expects(!has_stream_ || stream.get() == stream_.get(),
             "nccl: called on a second stream; a communicator has one");
     stream_ = stream;
@@ -225,6 +258,7 @@ class NcclGroup final : public Communicator {
   std::unique_ptr<Communicator> own_host_;  ///< Of a group that split() made.
   Communicator& host_;
   Device device_;
+  NcclOptions options_;
   ncclComm_t comm_ = nullptr;
   StreamRef stream_;
   bool has_stream_ = false;
@@ -232,9 +266,10 @@ class NcclGroup final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device device) {
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device device,
+                                                     const NcclOptions& options) {
   expects(device.kind == DeviceKind::Cuda, "make_nccl_communicator: needs a CUDA device");
-  return std::make_unique<NcclGroup>(host, device);
+  return std::make_unique<NcclGroup>(host, device, options);
 }
 
 }  // namespace penstock

@@ -38,7 +38,7 @@ struct MatmulSizes {
 class Matmul {
  public:
   /// Scratch memory that every call must be given, aligned to 256 bytes.
-  static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{16} << 20;
 
   /// Errors: Unsupported if libcublasLt cannot be opened; the message lists the names tried.
   explicit Matmul(Device device);

@@ -35,15 +35,28 @@ void check_shareable(Device device) {
 }
 
 std::size_t rounded_up(Device device, std::size_t bytes) {
+  const std::size_t granularity = granularity_of(device);
+  return (bytes + granularity - 1) / granularity * granularity;
+}
+
+}  // namespace
+
+std::size_t granularity_of(Device device) {
   const CUmemAllocationProp wanted = properties(device);
   std::size_t granularity = 0;
   check_driver(
       driver().mem_granularity(&granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
       "cuMemGetAllocationGranularity");
-  return (bytes + granularity - 1) / granularity * granularity;
+  return granularity;
 }
 
-}  // namespace
+CUmemAccessDesc access_of(Device device) {
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device.index;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return access;
+}
 
 VirtualMemory::VirtualMemory(VirtualMemory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
@@ -88,14 +101,11 @@ VirtualMemory VirtualMemory::map(unsigned long long handle, Device device, std::
     check_driver(status, "cuMemMap");
   }
   memory.data_ = reinterpret_cast<std::byte*>(address);
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = device.index;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const CUmemAccessDesc access = access_of(device);
   const CUresult status = api.mem_set_access(address, bytes, &access, 1);
   if (status != CUDA_SUCCESS && !is_writable) {
     throw Error(ErrorCode::Unsupported,
-                fmt::format("{} has no peer access to the GPU that holds another rank's rows "
+                fmt::format("{} has no access to the GPU that holds another rank's memory "
                             "(driver status {})",
                             to_string(device), static_cast<int>(status)));
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda.h>
+
 #include <cstddef>
 
 #include "penstock/core/device.hpp"
@@ -37,6 +39,12 @@ class VirtualMemory {
 
   std::byte* data() const noexcept { return data_; }
 
+  /// Bytes that are there: what was asked for, rounded up.
+  std::size_t bytes() const noexcept { return mapped_bytes_; }
+
+  /// What the driver knows the memory by.
+  unsigned long long handle() const noexcept { return handle_; }
+
   void reset() noexcept;
 
  private:
@@ -47,5 +55,11 @@ class VirtualMemory {
   std::size_t mapped_bytes_ = 0;
   unsigned long long handle_ = 0;  ///< What the driver knows the allocation by; 0 once released.
 };
+
+/// Memory of `device` comes in multiples of this many bytes.
+std::size_t granularity_of(Device device);
+
+/// What lets `device` read and write a mapping.
+CUmemAccessDesc access_of(Device device);
 
 }  // namespace penstock::cuda

@@ -175,7 +175,8 @@ void GateLinear::State::take_weight(std::span<const BF16> given, WeightPart give
       (options.strategy == GateStrategy::Auto || options.strategy == GateStrategy::WeightGather);
   if constexpr (build::has_cuda) {
     if (options.device.kind == DeviceKind::Cuda) {
-      weight = may_travel ? share_rows_cuda(gate.comm, options.device, slice)
+      weight = may_travel ? detail::share_rows_cuda(*gate.comm, options.device, slice,
+                                                    gate.shape.output_size)
                           : detail::keep_rows_cuda(options.device, slice);
       return;
     }

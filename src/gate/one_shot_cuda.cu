@@ -61,11 +61,12 @@ bool is_aligned(const void* pointer) {
 
 class OneShotGather final : public IdenticalGather {
  public:
-  OneShotGather(int rank, int ranks, std::int64_t largest, std::unique_ptr<PeerMemory> memory)
-      : rank_(rank),
-        ranks_(ranks),
+  OneShotGather(Communicator& comm, std::int64_t largest, std::unique_ptr<PeerMemory> memory)
+      : comm_(comm),
+        rank_(comm.rank()),
+        ranks_(comm.size()),
         largest_(largest),
-        layout_(layout_of(largest, ranks)),
+        layout_(layout_of(largest, ranks_)),
         memory_(std::move(memory)) {
     const cuda::DeviceGuard guard(device());
     missing_rank_ = make_host_word();
@@ -92,6 +93,7 @@ class OneShotGather final : public IdenticalGather {
             "GateLinear: attn_out and out need to be aligned to 16 bytes");
     const cuda::DeviceGuard guard(device());
     const OneShotArguments arguments = arguments_of(call);
+    meet_on_shared_device(stream);
     const std::int64_t vectors = call.tokens * arguments.rows[rank_] / kVectorElements;
     const std::int64_t blocks = (vectors + kOneShotThreads - 1) / kOneShotThreads;
     cuda::launch("one_shot_kernel", one_shot_kernel,
@@ -101,7 +103,17 @@ class OneShotGather final : public IdenticalGather {
   }
 
  private:
-  Device device() const { return memory_->own().device(); }
+  Device device() const { return memory_->device(); }
+
+  /// Kernels are loaded by their first launch, for which the driver waits until a device is idle:
+  /// a rank that loads one while another rank's gather waits for it on the same device would wait
+  /// for itself. After the meeting all ranks have nothing to launch but the gather.
+  void meet_on_shared_device(StreamRef stream) {
+    if (!memory_->shares_device()) return;
+    cudaStreamCaptureStatus status{};
+    PENSTOCK_CUDA_CHECK(cudaStreamIsCapturing(stream.get(), &status));
+    if (status == cudaStreamCaptureStatusNone) comm_.barrier();
+  }
 
   OneShotArguments arguments_of(const IdenticalGatherCall& call) const {
     OneShotArguments arguments;
@@ -121,7 +133,7 @@ class OneShotGather final : public IdenticalGather {
       arguments.staging[rank] = reinterpret_cast<BF16*>(memory_->of(rank));
       arguments.flags[rank] = reinterpret_cast<std::uint32_t*>(memory_->of(rank) + layout_.flags);
     }
-    auto* counters = reinterpret_cast<std::uint32_t*>(memory_->own().data() + layout_.counters);
+    auto* counters = reinterpret_cast<std::uint32_t*>(memory_->of(rank_) + layout_.counters);
     arguments.round = counters;
     arguments.arrived = counters + 1;
     arguments.departed = counters + 2;
@@ -129,6 +141,7 @@ class OneShotGather final : public IdenticalGather {
     return arguments;
   }
 
+  Communicator& comm_;
   int rank_;
   int ranks_;
   std::int64_t largest_;
@@ -142,13 +155,10 @@ class OneShotGather final : public IdenticalGather {
 std::unique_ptr<IdenticalGather> make_one_shot_gather(Communicator& comm, const GateShape& largest,
                                                       Device device) {
   if (comm.size() > kOneShotRanks) return nullptr;
-  const Layout layout = layout_of(largest.output_size, comm.size());
   // Zeros: every rank has finished round 0.
-  auto own = std::make_shared<Buffer>(Buffer::zeros(device, layout.bytes));
-  auto memory = PeerMemory::share(comm, std::move(own));
+  auto memory = PeerMemory::create(comm, device, layout_of(largest.output_size, comm.size()).bytes);
   if (!memory) return nullptr;
-  return std::make_unique<OneShotGather>(comm.rank(), comm.size(), largest.output_size,
-                                         std::move(memory));
+  return std::make_unique<OneShotGather>(comm, largest.output_size, std::move(memory));
 }
 
 }  // namespace penstock::detail

@@ -3,26 +3,28 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <random>
+#include <span>
+#include <string>
 
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "gate/agreement.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/log.hpp"
+#include "table/sharing/fd_handover.hpp"
 
 namespace penstock::detail {
 namespace {
 
-/// What a rank tells the others about its buffer.
+/// What a rank tells the others about its memory; the name of its server follows.
 struct Introduction {
   std::uint64_t process = 0;
-  int device = 0;
-  const std::shared_ptr<Buffer>* buffer = nullptr;  ///< For ranks of the same process.
-  cudaIpcMemHandle_t handle{};                      ///< For the others.
+  std::uint64_t bytes = 0;
+  std::int64_t device = 0;
 };
 
 std::uint64_t process_token() {
@@ -33,74 +35,58 @@ std::uint64_t process_token() {
   return token;
 }
 
-std::vector<Introduction> introduce(Communicator& comm, const std::shared_ptr<Buffer>& own) {
-  Introduction mine{.process = process_token(), .device = own->device().index, .buffer = &own};
-  // A platform without handles can still serve the ranks of one process.
-  if (cudaIpcGetMemHandle(&mine.handle, own->data()) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-  }
-  std::array<std::byte, sizeof(Introduction)> bytes{};
-  std::memcpy(bytes.data(), &mine, sizeof(mine));
-  std::vector<Introduction> all;
-  for (const auto& other : comm.all_gather_object(bytes)) {
-    Introduction introduction;
-    std::memcpy(&introduction, other.data(), std::min(other.size(), sizeof(introduction)));
-    all.push_back(introduction);
-  }
-  return all;
+std::vector<std::byte> encode(const Introduction& introduction, const std::string& address) {
+  std::vector<std::byte> bytes(sizeof(introduction) + address.size());
+  std::memcpy(bytes.data(), &introduction, sizeof(introduction));
+  std::memcpy(bytes.data() + sizeof(introduction), address.data(), address.size());
+  return bytes;
 }
 
-void enable_peer(int mine, int other) {
-  if (mine == other) return;
-  int can = 0;
-  PENSTOCK_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, mine, other));
-  if (can == 0) {
-    throw Error(ErrorCode::Unsupported,
-                fmt::format("GateLinear: cuda:{} cannot reach the memory of cuda:{}", mine, other));
-  }
-  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
-  if (status == cudaErrorPeerAccessAlreadyEnabled) {
-    static_cast<void>(cudaGetLastError());
-    return;
-  }
-  cuda::check(status, "cudaDeviceEnablePeerAccess");
+cuda::VirtualMemory make_zeros(Device device, std::size_t bytes) {
+  auto memory = cuda::VirtualMemory::create(device, bytes);
+  const cuda::DeviceGuard guard(device);
+  PENSTOCK_CUDA_CHECK(cudaMemset(memory.data(), 0, memory.bytes()));
+  PENSTOCK_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  return memory;
 }
 
 }  // namespace
 
-PeerMemory::~PeerMemory() {
-  if (opened_.empty()) return;
-  int previous = 0;
-  if (cudaGetDevice(&previous) != cudaSuccess) return;  // the runtime is unloading
-  static_cast<void>(cudaSetDevice(own_->device().index));
-  for (std::byte* pointer : opened_) static_cast<void>(cudaIpcCloseMemHandle(pointer));
-  static_cast<void>(cudaSetDevice(previous));
+void PeerMemory::open(Communicator& comm, std::size_t bytes) {
+  std::optional<FdServer> server;
+  agree(&comm, "GateLinear", [&]() -> AgreedFields {
+    parts_[rank_] = make_zeros(device_, bytes);
+    server.emplace(UniqueFd(parts_[rank_].export_fd()));
+    return {};
+  });
+  const Introduction mine{process_token(), bytes, device_.index};
+  const auto introductions = comm.all_gather_object(encode(mine, server->address()));
+  agree(&comm, "GateLinear", [&]() -> AgreedFields {
+    const StopFlag never;
+    for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
+      if (rank == rank_) continue;
+      const std::vector<std::byte>& message = introductions[rank];
+      Introduction other;
+      expects(message.size() > sizeof(other), "GateLinear: ranks of different builds");
+      std::memcpy(&other, message.data(), sizeof(other));
+      const std::string address(reinterpret_cast<const char*>(message.data()) + sizeof(other),
+                                message.size() - sizeof(other));
+      const UniqueFd fd = receive_fd(address, never);
+      parts_[rank] = cuda::VirtualMemory::import(fd.get(), device_, other.bytes);
+      if (other.process == mine.process && other.device == mine.device) shares_device_ = true;
+    }
+    return {};
+  });
 }
 
-std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& comm, std::shared_ptr<Buffer> own) {
-  std::unique_ptr<PeerMemory> memory(new PeerMemory(std::move(own)));
-  const cuda::DeviceGuard guard(memory->own_->device());
-  const auto introductions = introduce(comm, memory->own_);
+std::unique_ptr<PeerMemory> PeerMemory::create(Communicator& comm, Device device,
+                                               std::size_t bytes) {
+  std::unique_ptr<PeerMemory> memory(new PeerMemory(device, static_cast<std::size_t>(comm.rank()),
+                                                    static_cast<std::size_t>(comm.size())));
   try {
-    agree(&comm, "GateLinear", [&]() -> AgreedFields {
-      for (int rank = 0; rank < comm.size(); ++rank) {
-        const Introduction& other = introductions[static_cast<std::size_t>(rank)];
-        if (other.process == process_token()) {
-          enable_peer(memory->own_->device().index, other.device);
-          memory->of_this_process_.push_back(*other.buffer);
-          memory->pointers_.push_back((*other.buffer)->data());
-          continue;
-        }
-        void* pointer = nullptr;
-        PENSTOCK_CUDA_CHECK(
-            cudaIpcOpenMemHandle(&pointer, other.handle, cudaIpcMemLazyEnablePeerAccess));
-        memory->opened_.push_back(static_cast<std::byte*>(pointer));
-        memory->pointers_.push_back(memory->opened_.back());
-      }
-      return {};
-    });
+    memory->open(comm, bytes);
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::PeerFailed) throw;
+    if (error.code() != ErrorCode::Unsupported) throw;
     log(LogLevel::Warning, error.what());
     return nullptr;
   }

@@ -4,33 +4,45 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/virtual_memory.hpp"
 #include "penstock/comm/communicator.hpp"
-#include "penstock/core/buffer.hpp"
+#include "penstock/core/device.hpp"
 
 namespace penstock::detail {
 
-/// A device buffer of every rank, each readable and writable from this rank's device.
+/// A block of GPU memory of every rank, each readable and writable from this rank's device,
+/// whether the ranks are threads or processes.
+///
+/// Peer access between whole devices is never switched on: with it, allocations on one device wait
+/// for kernels on the other, and a kernel that waits for another rank would keep that rank waiting.
 class PeerMemory {
  public:
-  /// Null where a rank's device cannot reach another's; then so on all ranks.
+  /// Makes `bytes` zero bytes on this rank's `device`; ranks may differ in both. Null where a rank's
+  /// device cannot reach another's; then so on all ranks.
   ///
   /// Collective: over `comm`.
-  /// Errors:     on every rank if `make` throws on one.
-  static std::unique_ptr<PeerMemory> share(Communicator& comm, std::shared_ptr<Buffer> own);
-  ~PeerMemory();
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
+  /// Errors:     on every rank if one has no memory.
+  static std::unique_ptr<PeerMemory> create(Communicator& comm, Device device, std::size_t bytes);
 
-  std::byte* of(int rank) const { return pointers_[static_cast<std::size_t>(rank)]; }
-  const Buffer& own() const { return *own_; }
+  std::byte* of(int rank) const { return parts_[static_cast<std::size_t>(rank)].data(); }
+  const cuda::VirtualMemory& own() const { return parts_[rank_]; }
+  Device device() const { return device_; }
+
+  /// Whether another rank is a thread of this process with the same device.
+  bool shares_device() const { return shares_device_; }
 
  private:
-  explicit PeerMemory(std::shared_ptr<Buffer> own) : own_(std::move(own)) {}
+  PeerMemory(Device device, std::size_t rank, std::size_t ranks)
+      : device_(device),
+        rank_(rank),
+        parts_(ranks) {}
 
-  std::shared_ptr<Buffer> own_;
-  std::vector<std::byte*> pointers_;
-  std::vector<std::shared_ptr<Buffer>> of_this_process_;  ///< Kept alive for us by us.
-  std::vector<std::byte*> opened_;                        ///< Of other processes.
+  void open(Communicator& comm, std::size_t bytes);
+
+  Device device_;
+  std::size_t rank_;
+  std::vector<cuda::VirtualMemory> parts_;
+  bool shares_device_ = false;
 };
 
 }  // namespace penstock::detail

@@ -52,10 +52,11 @@ std::unique_ptr<PeerRows> share_rows_cpu(Communicator* comm, const WeightSlice& 
 /// The same for slices that nobody else needs.
 std::unique_ptr<PeerRows> keep_rows_cpu(const WeightSlice& slice);
 
-// The same for device memory, in a build with CUDA; `slice` may lie in host or device memory.
+// The same for device memory, in a build with CUDA; `slice` may lie in host or device memory. Shared
+// are this rank's rows of a weight of `total_rows` rows, split by even_share().
 
-std::unique_ptr<PeerRows> share_rows_cuda(Communicator* comm, Device device,
-                                          const WeightSlice& slice);
+std::unique_ptr<PeerRows> share_rows_cuda(Communicator& comm, Device device,
+                                          const WeightSlice& slice, std::int64_t total_rows);
 std::unique_ptr<PeerRows> keep_rows_cuda(Device device, const WeightSlice& slice);
 
 }  // namespace penstock::detail

@@ -1,71 +1,66 @@
+#include "gate/peer_rows_cuda.hpp"
+
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "gate/agreement.hpp"
-#include "gate/peer_memory_cuda.hpp"
-#include "gate/peer_rows.hpp"
-#include "penstock/core/buffer.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/gate/strategy.hpp"
 
 namespace penstock::detail {
 namespace {
 
-std::shared_ptr<Buffer> copy_slice(Device device, const WeightSlice& slice) {
-  const auto row_bytes = static_cast<std::size_t>(slice.columns) * sizeof(BF16);
-  const auto rows = static_cast<std::size_t>(slice.rows);
-  // At least something, so that there is an address to share.
-  auto buffer = std::make_shared<Buffer>(
-      Buffer::allocate(device, std::max<std::size_t>(1, rows * row_bytes)));
-  if (rows == 0) return buffer;
-  const cuda::DeviceGuard guard(device);
-  PENSTOCK_CUDA_CHECK(cudaMemcpy2D(buffer->data(), row_bytes, slice.data,
-                                   static_cast<std::size_t>(slice.stride) * sizeof(BF16), row_bytes,
-                                   rows, cudaMemcpyDefault));
-  // From pageable memory the call may return when the bytes are staged, not when they have arrived.
-  PENSTOCK_CUDA_CHECK(cudaStreamSynchronize(nullptr));
-  return buffer;
+std::size_t row_bytes(const WeightSlice& slice) {
+  return static_cast<std::size_t>(slice.columns) * sizeof(BF16);
 }
 
-class CudaRows final : public PeerRows {
- public:
-  CudaRows(std::shared_ptr<Buffer> own, std::unique_ptr<PeerMemory> peers)
-      : own_(std::move(own)),
-        peers_(std::move(peers)) {}
-
-  std::span<const BF16> own() const override { return own_->as<BF16>(); }
-  std::size_t resident_bytes() const override { return own_->bytes(); }
-  bool are_readable() const override { return peers_ != nullptr; }
-  const BF16* of(int rank) const override {
-    return reinterpret_cast<const BF16*>(peers_->of(rank));
-  }
-
- private:
-  std::shared_ptr<Buffer> own_;
-  std::unique_ptr<PeerMemory> peers_;
-};
+void copy_slice(Device device, const WeightSlice& slice, std::byte* to) {
+  if (slice.rows == 0) return;
+  const cuda::DeviceGuard guard(device);
+  PENSTOCK_CUDA_CHECK(cudaMemcpy2D(
+      to, row_bytes(slice), slice.data, static_cast<std::size_t>(slice.stride) * sizeof(BF16),
+      row_bytes(slice), static_cast<std::size_t>(slice.rows), cudaMemcpyDefault));
+  // From pageable memory the call may return when the bytes are staged, not when they have arrived.
+  PENSTOCK_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+}
 
 }  // namespace
 
 std::unique_ptr<PeerRows> keep_rows_cuda(Device device, const WeightSlice& slice) {
-  return std::make_unique<CudaRows>(copy_slice(device, slice), nullptr);
+  Buffer own = Buffer::allocate(device, static_cast<std::size_t>(slice.rows) * row_bytes(slice));
+  copy_slice(device, slice, own.data());
+  return std::make_unique<CudaRows>(std::move(own));
 }
 
-std::unique_ptr<PeerRows> share_rows_cuda(Communicator* comm, Device device,
-                                          const WeightSlice& slice) {
-  std::shared_ptr<Buffer> own;
-  agree(comm, "GateLinear", [&]() -> AgreedFields {
-    own = copy_slice(device, slice);
-    return {};
-  });
-  std::unique_ptr<PeerMemory> peers;
-  if (comm != nullptr && comm->size() > 1) {
-    peers = PeerMemory::share(*comm, own);
-    comm->barrier();  // all slices are complete and their addresses copied
+std::unique_ptr<PeerRows> share_rows_cuda(Communicator& comm, Device device,
+                                          const WeightSlice& slice, std::int64_t total_rows) {
+  // Equal on all ranks, whose devices are alike.
+  const std::size_t page = cuda::granularity_of(device);
+  std::vector<std::size_t> leads;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const IndexRange rows = even_share(total_rows, comm.size(), rank);
+    leads.push_back(static_cast<std::size_t>(rows.begin) * row_bytes(slice) % page);
   }
-  return std::make_unique<CudaRows>(std::move(own), std::move(peers));
+  const std::size_t lead = leads[static_cast<std::size_t>(comm.rank())];
+  const std::size_t bytes = static_cast<std::size_t>(slice.rows) * row_bytes(slice);
+  // At least something, so that there is memory to share.
+  auto memory = PeerMemory::create(comm, device, std::max<std::size_t>(1, lead + bytes));
+  std::unique_ptr<PeerRows> shared;
+  agree(&comm, "GateLinear", [&]() -> AgreedFields {
+    if (!memory) {
+      shared = keep_rows_cuda(device, slice);
+    } else {
+      copy_slice(device, slice, memory->of(comm.rank()) + lead);
+      shared = std::make_unique<CudaRows>(std::move(memory), leads, comm.rank(), bytes);
+    }
+    return {{"bytes of a page", std::to_string(page)}};
+  });
+  return shared;
 }
 
 }  // namespace penstock::detail

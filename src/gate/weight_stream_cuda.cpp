@@ -1,22 +1,30 @@
-// Weights of other ranks are pulled by copy engines into one of two buffers, one layer ahead: a
+// Weights of other ranks are pulled by copy engines into one of two sets of pages, one layer ahead: a
 // weight does not depend on activations, so its way can start while the layer before computes.
 //
-// Whole: the buffer gets this rank's rows too, by a copy within the device, and the layer is one
-// product over contiguous rows. Pieces: this rank's rows are multiplied where they are, before the
-// others have arrived. Pieces copy less and can start sooner; Whole runs one large product instead
-// of two or three, with the very sizes and so the very algorithm of a replicated layer.
+// A layer has addresses of its own for either set: behind them lie the pages of this rank's rows,
+// which never move, between the pages of the set. So the whole weight is one array, though only the
+// other ranks' rows were copied and only they take memory twice.
+//
+// Where a rank's rows do not begin and end with a page, its first and last page also hold a few rows
+// of its neighbours. These are pulled with the others, and always with the same contents.
+//
+// Whole: a layer is one product over all rows, with the very sizes and so the very algorithm of a
+// replicated layer. Pieces: this rank's rows are multiplied before the others have arrived.
 
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
 
+#include "cuda/address_range.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/unique_handle.hpp"
 #include "gate/one_shot_cuda.hpp"
+#include "gate/peer_rows_cuda.hpp"
 #include "gate/weight_stream_impl.hpp"
 #include "penstock/core/error.hpp"
 
@@ -43,15 +51,44 @@ unsigned long long capture_of(StreamRef stream) {
   return status == cudaStreamCaptureStatusActive ? id : 0;
 }
 
-/// One buffer for one weight on its way.
+/// The bytes of a weight: all, and this rank's rows with the rest of their pages.
+struct Extent {
+  std::size_t bytes = 0;  ///< Whole pages.
+  std::size_t own_begin = 0;
+  std::size_t own_end = 0;
+
+  std::size_t before() const { return own_begin; }
+  std::size_t after() const { return bytes - own_end; }
+};
+
+Extent extent_of(const GateShape& shape, int rank, int ranks, std::size_t page) {
+  const auto row_bytes = static_cast<std::size_t>(shape.hidden_size) * sizeof(BF16);
+  const IndexRange own = even_share(shape.output_size, ranks, rank);
+  const auto up = [page](std::size_t bytes) { return (bytes + page - 1) / page * page; };
+  Extent extent;
+  extent.bytes = up(static_cast<std::size_t>(shape.output_size) * row_bytes);
+  extent.own_begin = static_cast<std::size_t>(own.begin) * row_bytes / page * page;
+  // A rank without rows has a page all the same: there is an address to share.
+  extent.own_end = std::max(up(static_cast<std::size_t>(own.end) * row_bytes),
+                            std::min(extent.own_begin + page, extent.bytes));
+  return extent;
+}
+
+/// Pages for one weight on its way, without those of this rank's rows.
 struct Slot {
-  Buffer weight;
-  cuda::UniqueEvent ready;      ///< All rows have arrived.
-  cuda::UniqueEvent own_ready;  ///< This rank's rows have been copied.
-  cuda::UniqueEvent used;       ///< The products that read it are done.
-  bool has_used = false;        ///< `used` was recorded outside of captures.
-  int layer = -1;               ///< Whose weight is on its way and not yet used.
+  cuda::VirtualMemory before;
+  cuda::VirtualMemory after;
+  cuda::UniqueEvent ready;  ///< All rows have arrived.
+  cuda::UniqueEvent used;   ///< The products that read it are done.
+  bool has_used = false;    ///< `used` was recorded outside of captures.
+  int layer = -1;           ///< Whose weight is on its way and not yet used.
   unsigned long long capture = 0;
+};
+
+/// A layer, and its weight as one array in either slot.
+struct SlottedLayer {
+  StreamedLayer layer;
+  std::array<cuda::AddressRange, kSlots> weight;
 };
 
 class CudaWeightStream final : public WeightStreamImpl {
@@ -62,40 +99,48 @@ class CudaWeightStream final : public WeightStreamImpl {
         largest_(largest),
         arrival_(arrival) {
     const cuda::DeviceGuard guard(device);
-    peer_stream_ = make_copy_stream();
-    own_stream_ = make_copy_stream();
+    copy_stream_ = make_copy_stream();
     fork_ = cuda::make_event();
     for (Slot& slot : slots_) {
       slot.ready = cuda::make_event();
-      slot.own_ready = cuda::make_event();
       slot.used = cuda::make_event();
     }
   }
 
   void add(StreamedLayer& layer) override {
-    const std::size_t bytes = bytes_with(layer) / kSlots;
-    for (Slot& slot : slots_) {
-      if (slot.weight.bytes() < bytes) slot.weight = Buffer::allocate(device(), bytes);
+    take_pages(layer.shape);
+    const auto& rows = static_cast<const CudaRows&>(*layer.rows);  // on CUDA all rows are
+    const Extent extent = extent_of(layer.shape);
+    SlottedLayer added;
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      added.weight[i] = cuda::AddressRange::reserve(device(), extent.bytes);
+      added.weight[i].map(0, slots_[i].before, extent.before());
+      added.weight[i].map(extent.own_begin, rows.memory(), extent.own_end - extent.own_begin);
+      added.weight[i].map(extent.own_end, slots_[i].after, extent.after());
     }
     layer.index = static_cast<int>(layers_.size());
-    layers_.push_back(layer);
+    added.layer = layer;
+    layers_.push_back(std::move(added));
   }
 
   void remove(const StreamedLayer& layer) noexcept override {
-    // Copies out of peers' memory may still be under way.
-    static_cast<void>(cudaStreamSynchronize(peer_stream_.get()));
-    static_cast<void>(cudaStreamSynchronize(own_stream_.get()));
-    layers_[static_cast<std::size_t>(layer.index)].rows = nullptr;
+    // Copies out of peers' memory may still be under way, and products that read the weight.
+    static_cast<void>(cudaStreamSynchronize(copy_stream_.get()));
+    for (const Slot& slot : slots_) static_cast<void>(cudaEventSynchronize(slot.used.get()));
+    SlottedLayer& removed = layers_[static_cast<std::size_t>(layer.index)];
+    removed.layer.rows = nullptr;
+    for (cuda::AddressRange& weight : removed.weight) weight.reset();
     for (Slot& slot : slots_) {
       if (slot.layer == layer.index) slot.layer = -1;
     }
   }
 
   std::size_t bytes_with(const StreamedLayer& layer) const override {
-    const auto bytes = [](const GateShape& shape) {
-      return static_cast<std::size_t>(shape.output_size * shape.hidden_size) * sizeof(BF16);
-    };
-    return kSlots * std::max({slots_[0].weight.bytes(), bytes(layer.shape), bytes(largest_)});
+    const Extent largest = extent_of(largest_);
+    const Extent mine = extent_of(layer.shape);
+    return has_pages_ ? buffer_bytes()
+                      : kSlots * (std::max(largest.before(), mine.before()) +
+                                  std::max(largest.after(), mine.after()));
   }
 
   void start(const StreamedLayer& layer, StreamRef stream) override {
@@ -135,7 +180,7 @@ class CudaWeightStream final : public WeightStreamImpl {
 
   std::size_t buffer_bytes() const override {
     std::size_t bytes = 0;
-    for (const Slot& slot : slots_) bytes += slot.weight.bytes();
+    for (const Slot& slot : slots_) bytes += slot.before.bytes() + slot.after.bytes();
     return bytes;
   }
 
@@ -150,6 +195,35 @@ class CudaWeightStream final : public WeightStreamImpl {
  private:
   int ranks() const { return comm_ == nullptr ? 1 : comm_->size(); }
   int rank() const { return comm_ == nullptr ? 0 : comm_->rank(); }
+
+  Extent extent_of(const GateShape& shape) const {
+    return detail::extent_of(shape, rank(), ranks(), cuda::granularity_of(device()));
+  }
+
+  /// Makes the slots' memory with the first layer. It does not grow: captured graphs know where
+  /// weights lie.
+  void take_pages(const GateShape& shape) {
+    const Extent mine = extent_of(shape);
+    if (!has_pages_) {
+      const Extent largest = extent_of(largest_);
+      const auto make = [this](std::size_t bytes) {
+        return bytes == 0 ? cuda::VirtualMemory() : cuda::VirtualMemory::create(device(), bytes);
+      };
+      for (Slot& slot : slots_) {
+        slot.before = make(std::max(largest.before(), mine.before()));
+        slot.after = make(std::max(largest.after(), mine.after()));
+      }
+      has_pages_ = true;
+    }
+    if (mine.before() <= slots_[0].before.bytes() && mine.after() <= slots_[0].after.bytes()) {
+      return;
+    }
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("WeightStream: made for weights of [{}, {}], needs one made for [{}, {}]",
+                    largest_.output_size, largest_.hidden_size, shape.output_size,
+                    shape.hidden_size));
+  }
 
   /// The slot that holds the layer's weight or will, as far as this capture (or the stream's work
   /// outside of captures) can know.
@@ -182,9 +256,14 @@ class CudaWeightStream final : public WeightStreamImpl {
       const std::size_t at = static_cast<std::size_t>(layer.index) + i;
       // A capture that ends with this layer could not join a copy for the first one.
       if (capture != 0 && at >= count) return nullptr;
-      if (layers_[at % count].rows != nullptr) return &layers_[at % count];
+      if (layers_[at % count].layer.rows != nullptr) return &layers_[at % count].layer;
     }
     return nullptr;
+  }
+
+  std::byte* weight_in(const Slot& slot, const StreamedLayer& layer) const {
+    const auto at = static_cast<std::size_t>(&slot - slots_.data());
+    return layers_[static_cast<std::size_t>(layer.index)].weight[at].data();
   }
 
   void pull(const StreamedLayer& layer, Slot* slot, StreamRef stream, unsigned long long capture) {
@@ -193,70 +272,56 @@ class CudaWeightStream final : public WeightStreamImpl {
     const bool must_fork = capture != 0 || was_captured_;
     if (must_fork) {
       PENSTOCK_CUDA_CHECK(cudaEventRecord(fork_.get(), stream.get()));
-      wait_on_copies(fork_);
+      PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(copy_stream_.get(), fork_.get(), 0));
     } else if (slot->has_used) {
-      wait_on_copies(slot->used);
+      PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(copy_stream_.get(), slot->used.get(), 0));
     }
     const auto row_bytes = static_cast<std::size_t>(layer.shape.hidden_size) * sizeof(BF16);
-    const auto copy = [&](int from, const BF16* data, cudaStream_t side) {
-      const IndexRange rows = even_share(layer.shape.output_size, ranks(), from);
-      PENSTOCK_CUDA_CHECK(cudaMemcpyAsync(
-          slot->weight.data() + static_cast<std::size_t>(rows.begin) * row_bytes, data,
-          static_cast<std::size_t>(rows.size()) * row_bytes, cudaMemcpyDeviceToDevice, side));
-    };
-    if (arrival_ == WeightArrival::Whole) {
-      copy(rank(), layer.rows->own().data(), own_stream_.get());
-      PENSTOCK_CUDA_CHECK(cudaEventRecord(slot->own_ready.get(), own_stream_.get()));
-    }
     // Ranks start with different peers, so that no peer's link serves all of them at once.
     for (int step = 1; step < ranks(); ++step) {
       const int from = (rank() + step) % ranks();
-      copy(from, layer.rows->of(from), peer_stream_.get());
+      const IndexRange rows = even_share(layer.shape.output_size, ranks(), from);
+      if (rows.size() == 0) continue;
+      std::byte* to = weight_in(*slot, layer) + static_cast<std::size_t>(rows.begin) * row_bytes;
+      PENSTOCK_CUDA_CHECK(cudaMemcpyAsync(to, layer.rows->of(from),
+                                          static_cast<std::size_t>(rows.size()) * row_bytes,
+                                          cudaMemcpyDeviceToDevice, copy_stream_.get()));
     }
-    if (arrival_ == WeightArrival::Whole) {
-      PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(peer_stream_.get(), slot->own_ready.get(), 0));
-    }
-    PENSTOCK_CUDA_CHECK(cudaEventRecord(slot->ready.get(), peer_stream_.get()));
+    PENSTOCK_CUDA_CHECK(cudaEventRecord(slot->ready.get(), copy_stream_.get()));
     slot->layer = layer.index;
     slot->capture = capture;
     newest_ = static_cast<std::size_t>(slot - slots_.data());
     count_transfer();
   }
 
-  void wait_on_copies(const cuda::UniqueEvent& event) {
-    PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(peer_stream_.get(), event.get(), 0));
-    if (arrival_ == WeightArrival::Whole) {
-      PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(own_stream_.get(), event.get(), 0));
-    }
-  }
-
   void use_pieces(const StreamedLayer& layer, const Slot& slot,
                   const std::function<void(const ArrivedRows&)>& use, StreamRef stream) const {
     const std::int64_t hidden = layer.shape.hidden_size;
     const IndexRange all{0, layer.shape.output_size};
-    const BF16* data = slot.weight.as<BF16>().data();
+    const auto* data = reinterpret_cast<const BF16*>(weight_in(slot, layer));
     const IndexRange own = even_share(layer.shape.output_size, ranks(), rank());
-    const bool is_whole = arrival_ == WeightArrival::Whole;
-    if (!is_whole && own.size() > 0) use({own, layer.rows->own().data()});
+    const auto use_rows = [&](const IndexRange& rows) {
+      if (rows.size() > 0) use({rows, data + rows.begin * hidden});
+    };
+    if (arrival_ == WeightArrival::Pieces) use_rows(own);
     PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(stream.get(), slot.ready.get(), 0));
-    if (is_whole) {
-      use({all, data});
+    if (arrival_ == WeightArrival::Whole) {
+      use_rows(all);
       return;
     }
-    for (const IndexRange& rest : {IndexRange{0, own.begin}, IndexRange{own.end, all.end}}) {
-      if (rest.size() > 0) use({rest, data + rest.begin * hidden});
-    }
+    use_rows({0, own.begin});
+    use_rows({own.end, all.end});
   }
 
   Communicator* comm_;
   GateShape largest_;
   WeightArrival arrival_;
-  cuda::UniqueStream peer_stream_;
-  cuda::UniqueStream own_stream_;
+  cuda::UniqueStream copy_stream_;
   cuda::UniqueEvent fork_;
   std::array<Slot, kSlots> slots_;
   std::size_t newest_ = kSlots - 1;
-  std::vector<StreamedLayer> layers_;
+  bool has_pages_ = false;
+  std::vector<SlottedLayer> layers_;
   bool was_captured_ = false;
   std::unique_ptr<IdenticalGather> gather_;
   bool has_gather_ = false;

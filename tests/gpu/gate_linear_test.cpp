@@ -128,6 +128,19 @@ TEST(GateOnGpu, PulledWeightsHaveTheBitsOfTheWhole) {
   }
 }
 
+TEST(GateOnGpu, RowsThatDoNotFillPagesHaveTheBitsOfTheWhole) {
+  // 3 MiB and a bit: over 2, 3 and 4 ranks rows begin and end within pages of 2 MiB.
+  const GateShape shape{.hidden_size = 1000, .output_size = 1608};
+  for (const std::vector<std::int64_t>& tokens :
+       {std::vector<std::int64_t>{33, 70}, {5, 0, 40}, {9, 17, 3, 20}}) {
+    const GateProblem problem = make_problem(shape, tokens);
+    const auto expected = run_on_gpus(problem, GateStrategy::Replicated, WeightArrival::Whole);
+    for (const auto arrival : {WeightArrival::Whole, WeightArrival::Pieces}) {
+      EXPECT_EQ(run_on_gpus(problem, GateStrategy::WeightGather, arrival), expected);
+    }
+  }
+}
+
 TEST(GateOnGpu, WorksInPlace) {
   const GateProblem problem = make_problem(kShape, {64, 2500});
   const auto expected = run_on_gpus(problem, GateStrategy::Replicated, WeightArrival::Whole);
@@ -187,19 +200,21 @@ TEST(GateOnGpu, ReplaysOfAGraphSeeNewInputs) {
 }
 
 TEST(GateOnGpu, ManyLayersKeepMemoryFlat) {
-  const GateProblem problem = make_problem(kShape, {16, 16});
+  constexpr GateShape kPages{.hidden_size = 1024, .output_size = 4096};  // 2 MiB pages: 2 a rank
+  const GateProblem problem = make_problem(kPages, {16, 16});
   run_thread_group(2, [&](Communicator& comm) {
     const int rank = comm.rank();
     const auto stream = Stream::create(device_of(rank));
     GateOptions options = on_gpu(GateStrategy::WeightGather, rank);
-    options.weight_stream = std::make_shared<WeightStream>(&comm, kShape, device_of(rank));
+    options.weight_stream = std::make_shared<WeightStream>(&comm, kPages, device_of(rank));
     std::vector<std::unique_ptr<GateLinear>> layers;
     for (int layer = 0; layer < 20; ++layer) {
       layers.push_back(
-          std::make_unique<GateLinear>(kShape, problem.weight, WeightPart::Full, &comm, options));
+          std::make_unique<GateLinear>(kPages, problem.weight, WeightPart::Full, &comm, options));
     }
     const std::size_t before = options.weight_stream->buffer_bytes();
-    EXPECT_EQ(before, 2 * problem.weight.size() * sizeof(BF16));
+    // Twice the other rank's half, in pages.
+    EXPECT_EQ(before, problem.weight.size() * sizeof(BF16));
     DeviceCall device_call(problem, rank);
     for (int round = 0; round < 50; ++round) {
       for (const auto& layer : layers) layer->forward(device_call.call, stream.ref());

@@ -118,13 +118,23 @@ std::unique_ptr<Communicator> make_solo_communicator();
 /// Errors: Unsupported if built without PENSTOCK_WITH_MPI.
 std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options = {});
 
+/// How an nccl communicator behaves.
+struct NcclOptions {
+  /// Compare the arguments of all ranks before each call, through the host's communicator: tens of
+  /// microseconds a call, but a mismatch or a missing rank is an error before anything is enqueued.
+  /// Without it each rank checks its own sizes, and a rank that does not come is found by barrier().
+  bool compares_arguments = true;
+  /// How long barrier() waits for the stream before it aborts the group.
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+};
+
 /// The ranks of `host`, each with a CUDA device of its own, joined by NCCL. `host` lives in host
 /// memory, carries the id, objects and barriers, and must outlive the result.
 ///
-/// Sizes are checked on each rank by itself; only the exchange of objects compares ranks.
 /// Collective: over `host`.
 /// Errors:     Unsupported if built without PENSTOCK_WITH_NCCL or if libnccl.so.2 cannot be opened.
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device device);
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device device,
+                                                     const NcclOptions& options = {});
 
 /// What a host framework brings: everything else is made of these. All are called by every rank of
 /// the group in the same order, and block until they have their answer.

@@ -40,7 +40,11 @@ std::vector<GateWay> all_ways() {
           {.name = "weight_gather", .strategy = GateStrategy::WeightGather},
           {.name = "n_shard", .strategy = GateStrategy::NShard},
           {.name = "k_shard", .strategy = GateStrategy::KShard},
-          {.name = "k_shard_naive", .strategy = GateStrategy::KShard, .uses_one_block = true},
+          // All tokens at once, then a sigmoid and a multiplication of their own.
+          {.name = "k_shard_naive",
+           .strategy = GateStrategy::KShard,
+           .rounding = GateRounding::ThreeTimes,
+           .uses_one_block = true},
           {.name = "identical_rows",
            .strategy = GateStrategy::IdenticalRows,
            .uses_identical_rows = true},
@@ -83,6 +87,7 @@ void print_result(const GateBenchCase& bench_case, const GateBenchOptions& optio
                               {"ranks", bench_case.ranks},
                               {"tokens", bench_case.tokens},
                               {"layers", options.layers},
+                              {"work", options.work},
                               {"way", result.name}};
   if (!result.error.empty()) {
     line["error"] = result.error;
@@ -93,6 +98,7 @@ void print_result(const GateBenchCase& bench_case, const GateBenchOptions& optio
     line["temp_bytes"] = result.temp_bytes;
     line["resident_bytes_per_layer"] = result.resident_bytes;
     line["weights_moved"] = result.transfers;
+    line["spread_ms"] = result.spread_ms;
     line["relative_error"] = result.relative_error;
   }
   fmt::print("{}\n", line.dump());
@@ -106,6 +112,7 @@ void check(const GateBenchOptions& options) {
           "bench gate: --arrival needs whole or pieces");
   expects(options.layers >= 1 && options.repeat >= 1,
           "bench gate: --layers and --repeat need at least 1");
+  expects(options.work >= 0, "bench gate: --work needs at least 0");
   if (options.device == "cuda" && !options.only_plan && cuda_device_count() < options.ranks) {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("bench gate: {} ranks need as many GPUs, {} are "
@@ -152,6 +159,8 @@ void add_bench_gate(CLI::App& bench, Action& action) {
   gate->add_option("--arrival", options->arrival, "Of pulled weights: whole or pieces");
   gate->add_option("--ranks", options->ranks, "Threads, on cuda each with its own GPU");
   gate->add_option("--layers", options->layers, "Length of the chain");
+  gate->add_option("--work", options->work,
+                   "Products of the gate's size before each gate, as the rest of a layer");
   gate->add_option("--repeat", options->repeat, "Measurements of each way");
   gate->add_flag("--plan", options->only_plan, "Print what the planner predicts, and stop");
   gate->callback([&action, options] { action = [options] { return run_bench(*options); }; });

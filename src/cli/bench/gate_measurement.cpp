@@ -58,7 +58,8 @@ class Chain {
  public:
   Chain(const GateWay& way, const GateBenchCase& bench_case, const GateBenchOptions& options,
         Communicator& comm, Device device, const std::vector<BF16>& weight)
-      : way_(way) {
+      : way_(way),
+        other_work_(options.work) {
     GateOptions gate;
     gate.strategy = way.strategy;
     gate.rounding = way.rounding;
@@ -67,17 +68,25 @@ class Chain {
     const auto arrival = options.arrival == "pieces" ? WeightArrival::Pieces : WeightArrival::Whole;
     stream_ = std::make_shared<WeightStream>(&comm, bench_case.shape, device, arrival);
     gate.weight_stream = stream_;
-    const int layers = options.layers;
-    for (int layer = 0; layer < layers; ++layer) {
+    for (int layer = 0; layer < options.layers; ++layer) {
       layers_.push_back(
           std::make_unique<GateLinear>(bench_case.shape, weight, WeightPart::Full, &comm, gate));
     }
+    if (other_work_ == 0) return;
+    GateOptions alone;
+    alone.strategy = GateStrategy::Replicated;
+    alone.device = device;
+    other_ =
+        std::make_unique<GateLinear>(bench_case.shape, weight, WeightPart::Full, nullptr, alone);
   }
 
   void run(const GateCall& call, StreamRef stream) {
     GateCall mine = call;
     if (way_.uses_identical_rows) mine.identical_rows = IndexRange{0, call.tokens};
-    for (const auto& layer : layers_) layer->forward(mine, stream);
+    for (const auto& layer : layers_) {
+      for (int i = 0; i < other_work_; ++i) other_->forward(mine_alone(call), stream);
+      layer->forward(mine, stream);
+    }
   }
 
   double measure(const GateCall& call, const Stream& stream, Device device, Communicator& comm) {
@@ -100,7 +109,15 @@ class Chain {
   }
 
  private:
+  /// The call as a gate without other ranks takes it.
+  static GateCall mine_alone(GateCall call) {
+    call.token_counts = call.token_counts.first(1);
+    return call;
+  }
+
   GateWay way_;
+  int other_work_;
+  std::unique_ptr<GateLinear> other_;  ///< What stands for the rest of a layer.
   std::shared_ptr<WeightStream> stream_;
   std::vector<std::unique_ptr<GateLinear>> layers_;
 };
@@ -175,6 +192,8 @@ class RankBench {
       std::sort(times[i].begin(), times[i].end());
       results[i].median_ms = times[i][times[i].size() / 2];
       results[i].min_ms = times[i].front();
+      // Between the quarters.
+      results[i].spread_ms = times[i][times[i].size() * 3 / 4] - times[i][times[i].size() / 4];
       chains[i]->describe(case_.tokens, results[i]);
     }
     return results;
@@ -195,7 +214,7 @@ class RankBench {
   /// For the ways that move tokens between GPUs; null where NCCL is missing.
   std::unique_ptr<Communicator> open_nccl() {
     try {
-      return make_nccl_communicator(host_, device_);
+      return make_nccl_communicator(host_, device_, {.compares_arguments = false});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::Unsupported) throw;
       return nullptr;

@@ -18,6 +18,7 @@ struct GateBenchOptions {
   std::string arrival = "whole";
   int ranks = 0;  ///< 0: one a GPU; 2 on the CPU.
   int layers = 12;
+  int work = 0;  ///< Products of the gate's size before each gate, as the rest of a layer.
   int repeat = 9;
   bool only_plan = false;
 };
@@ -36,6 +37,7 @@ struct GateResult {
   std::string error;  ///< Why there is no figure; then the rest means nothing.
   double median_ms = 0;
   double min_ms = 0;
+  double spread_ms = 0;
   std::size_t temp_bytes = 0;
   std::size_t resident_bytes = 0;
   std::int64_t transfers = 0;
