@@ -9,7 +9,7 @@ namespace {
 
 /// Without a limit: large enough for full products over 8 ranks, small enough that the partial sums
 /// of the largest known gate stay below 128 MiB there.
-constexpr std::int64_t kDefaultBlock = 512;
+constexpr std::int64_t kDefaultBlock = 384;
 constexpr std::int64_t kLargestBlock = 32768;
 
 /// More tokens than any call has; sizes computed from it stay within 64 bits.

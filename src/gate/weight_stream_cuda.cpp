@@ -303,14 +303,25 @@ class CudaWeightStream final : public WeightStreamImpl {
     const auto use_rows = [&](const IndexRange& rows) {
       if (rows.size() > 0) use({rows, data + rows.begin * hidden});
     };
-    if (arrival_ == WeightArrival::Pieces) use_rows(own);
+    const bool is_in_pieces = arrival_ == WeightArrival::Pieces && are_pieces_aligned(layer.shape);
+    if (is_in_pieces) use_rows(own);
     PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(stream.get(), slot.ready.get(), 0));
-    if (arrival_ == WeightArrival::Whole) {
+    if (!is_in_pieces) {
       use_rows(all);
       return;
     }
     use_rows({0, own.begin});
     use_rows({own.end, all.end});
+  }
+
+  /// Whether every rank's columns of the results begin at a multiple of 16 bytes. Otherwise a product
+  /// of some columns would need another algorithm than that of all, with other bits.
+  bool are_pieces_aligned(const GateShape& shape) const {
+    constexpr std::int64_t kElements = 16 / sizeof(BF16);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      if (even_share(shape.output_size, ranks(), rank).begin % kElements != 0) return false;
+    }
+    return shape.output_size % kElements == 0;
   }
 
   Communicator* comm_;

@@ -50,6 +50,14 @@ struct DeviceCall {
   GateCall call;
 };
 
+std::size_t free_bytes(Device device) {
+  PENSTOCK_CUDA_CHECK(cudaSetDevice(device.index));
+  std::size_t free = 0;
+  std::size_t total = 0;
+  PENSTOCK_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
 GateOptions on_gpu(GateStrategy strategy, int rank) {
   GateOptions options;
   options.strategy = strategy;
@@ -136,7 +144,9 @@ TEST(GateOnGpu, RowsThatDoNotFillPagesHaveTheBitsOfTheWhole) {
     const GateProblem problem = make_problem(shape, tokens);
     const auto expected = run_on_gpus(problem, GateStrategy::Replicated, WeightArrival::Whole);
     for (const auto arrival : {WeightArrival::Whole, WeightArrival::Pieces}) {
-      EXPECT_EQ(run_on_gpus(problem, GateStrategy::WeightGather, arrival), expected);
+      const auto found = run_on_gpus(problem, GateStrategy::WeightGather, arrival);
+      EXPECT_TRUE(found == expected)
+          << tokens.size() << " ranks, arrival " << static_cast<int>(arrival);
     }
   }
 }
@@ -186,11 +196,13 @@ TEST(GateOnGpu, ReplaysOfAGraphSeeNewInputs) {
         first.forward(device_call.call, stream.ref());
         second.forward(device_call.call, stream.ref());
       });
-      for (int replay = 0; replay < 4; ++replay) {
+      for (int replay = 0; replay < 1000; ++replay) {
         const auto nothing = std::vector<BF16>(device_call.out.bytes() / sizeof(BF16));
         copy_bytes(device_call.out, std::as_bytes(std::span(nothing)));
         graph.launch(stream);
-        EXPECT_EQ(device_call.result(stream.ref()), expected[static_cast<std::size_t>(rank)]);
+        ASSERT_TRUE(device_call.result(stream.ref()) == expected[static_cast<std::size_t>(rank)])
+            << "replay " << replay;
+        if (replay % 100 != 0) continue;
         first.forward(device_call.call, stream.ref());  // eager, between replays
         EXPECT_EQ(device_call.result(stream.ref()), expected[static_cast<std::size_t>(rank)]);
       }
@@ -216,11 +228,64 @@ TEST(GateOnGpu, ManyLayersKeepMemoryFlat) {
     // Twice the other rank's half, in pages.
     EXPECT_EQ(before, problem.weight.size() * sizeof(BF16));
     DeviceCall device_call(problem, rank);
+    layers[0]->forward(device_call.call, stream.ref());  // loads what it needs
+    const auto expected = device_call.result(stream.ref());
+    comm.barrier();
+    const std::size_t free_before = free_bytes(device_of(rank));
     for (int round = 0; round < 50; ++round) {
       for (const auto& layer : layers) layer->forward(device_call.call, stream.ref());
     }
     stream.synchronize();
+    EXPECT_EQ(free_bytes(device_of(rank)), free_before);
     EXPECT_EQ(options.weight_stream->buffer_bytes(), before);
+    EXPECT_TRUE(device_call.result(stream.ref()) == expected);
+    comm.barrier();
+  });
+}
+
+TEST(GateOnGpu, AnotherCommunicatorBesideItBlocksNeither) {
+  if (cuda_device_count() < 2) {
+    GTEST_SKIP() << "2 GPUs are needed, " << cuda_device_count() << " are here";
+  }
+  const GateProblem problem = make_problem(kShape, {64, 64});
+  GateProblem identical = problem;
+  make_identical(identical);
+  const auto expected = run_on_gpus(identical, GateStrategy::Replicated, WeightArrival::Whole);
+  run_thread_group(2, [&](Communicator& comm) {
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    const Device device = device_of(comm.rank());
+    const auto other_host = comm.split(0, comm.rank());
+    std::unique_ptr<Communicator> other;
+    try {
+      other = make_nccl_communicator(*other_host, device, {.compares_arguments = false});
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::Unsupported) << error.what();
+      GTEST_SKIP() << error.what();
+    }
+    const auto stream = Stream::create(device);
+    const auto other_stream = Stream::create(device);
+    const Buffer in = Buffer::zeros(device, 1 << 20);
+    const Buffer gathered = Buffer::zeros(device, 2 << 20);
+    const auto talk = [&] {
+      other->all_gather(in.as<const std::byte>(), gathered.as<std::byte>(), other_stream.ref());
+    };
+    talk();  // loads what it needs
+    other_stream.synchronize();
+    GateOptions options = on_gpu(GateStrategy::IdenticalRows, comm.rank());
+    GateOptions pulled = on_gpu(GateStrategy::WeightGather, comm.rank());
+    GateLinear pulling(kShape, identical.weight, WeightPart::Full, &comm, pulled);
+    GateLinear gathering(kShape, identical.weight, WeightPart::Full, &comm, options);
+    DeviceCall device_call(identical, comm.rank());
+    comm.barrier();
+    for (int round = 0; round < 200; ++round) {
+      // The ranks take turns at what they enqueue first.
+      if ((round + comm.rank()) % 2 == 0) talk();
+      pulling.forward(device_call.call, stream.ref());
+      gathering.forward(device_call.call, stream.ref());
+      if ((round + comm.rank()) % 2 != 0) talk();
+    }
+    other_stream.synchronize();
+    EXPECT_TRUE(device_call.result(stream.ref()) == expected[rank]);
     comm.barrier();
   });
 }

@@ -53,6 +53,15 @@ std::size_t one_block_bytes(const GateBenchCase& bench_case) {
                                   scratch);
 }
 
+/// How long `work` products take before each gate, as the planner reckons.
+double window_of(const GateBenchCase& bench_case, int work, Device device) {
+  const GatePlan plan = plan_gate({.shape = bench_case.shape,
+                                   .tokens = bench_case.tokens,
+                                   .resident = WeightPart::Full,
+                                   .rates = typical_gate_rates(device.kind)});
+  return work * plan.costs.front().seconds;  // of Replicated
+}
+
 /// One way on one rank: its chain of layers and its figures.
 class Chain {
  public:
@@ -64,6 +73,7 @@ class Chain {
     gate.strategy = way.strategy;
     gate.rounding = way.rounding;
     gate.device = device;
+    gate.window_seconds = window_of(bench_case, options.work, device);
     if (way.uses_one_block) gate.max_temp_bytes = one_block_bytes(bench_case);
     const auto arrival = options.arrival == "pieces" ? WeightArrival::Pieces : WeightArrival::Whole;
     stream_ = std::make_shared<WeightStream>(&comm, bench_case.shape, device, arrival);

@@ -12,9 +12,12 @@ struct IdenticalRowsBuffers {
   std::span<std::byte> tile;    ///< Scratch of the product.
 };
 
-/// Rows of the longest share: what a gather moves for each rank.
+/// What a gather moves for each rank: the rows of the longest share, and then some, so that every
+/// token's begin at a multiple of 16 bytes, as products want it.
 std::int64_t share_rows(const GateContext& gate) {
-  return (gate.shape.output_size + gate.ranks - 1) / gate.ranks;
+  constexpr std::int64_t kElements = 16 / sizeof(BF16);
+  const std::int64_t longest = (gate.shape.output_size + gate.ranks - 1) / gate.ranks;
+  return (longest + kElements - 1) / kElements * kElements;
 }
 
 bool gathers_projections(const GateContext& gate) {
