@@ -26,12 +26,13 @@ constexpr std::uint64_t random_codes(std::uint64_t row_key, int index) {
   return word ^ is_nan;
 }
 
-/// Scale byte `index` of a row whose values take `value_words` words: 118 to 130.
+/// Scale byte `index` of a row whose values take `value_words` words: 109 to 121, so that values are
+/// of the size of a residual stream or smaller.
 constexpr std::uint8_t random_scale(std::uint64_t row_key, int value_words, int index) {
   const std::uint64_t word =
       mix_bits(row_key + static_cast<std::uint64_t>(value_words + 1 + index / 8) * kGoldenGamma);
   const std::uint64_t byte = (word >> (8 * (index % 8))) & 0xFF;
-  return static_cast<std::uint8_t>(118 + ((byte * 13) >> 8));
+  return static_cast<std::uint8_t>(109 + ((byte * 13) >> 8));
 }
 
 }  // namespace penstock::detail

@@ -43,7 +43,7 @@ class RowSource {
 std::shared_ptr<const RowSource> open_checkpoint_rows(const ModelDir& model, int layer_id);
 
 /// Rows as a pure function of (seed, layer id, row id), for tables of full size without files.
-/// Codes are finite, scales moderate (bytes 118 to 130).
+/// Codes are finite, scales moderate (bytes 109 to 121).
 std::shared_ptr<const RowSource> make_random_rows(std::uint64_t seed, int layer_id,
                                                   std::int64_t num_rows, int head_dim);
 

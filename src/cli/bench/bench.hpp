@@ -8,5 +8,7 @@
 namespace penstock::cli {
 
 void add_bench_gate(CLI::App& bench, Action& action);
+void add_bench_lookup(CLI::App& bench, Action& action);
+void add_bench_prefetch(CLI::App& bench, Action& action);
 
 }  // namespace penstock::cli

@@ -1,5 +1,5 @@
-// Measures row reads on GPUs beside the engines' technique, in one run, and prints JSON lines.
-#include <cuda_fp8.h>
+// Measures row reads on GPUs under many grids, for the choice in gather_plan.hpp, and prints JSON
+// lines. `penstock bench lookup` compares the chosen ones with other techniques.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -17,7 +17,6 @@
 #include "cuda/launch.cuh"
 #include "cuda/matmul_cuda.hpp"
 #include "cuda/unique_handle.hpp"
-#include "gpu/engine_baseline.cuh"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/buffer.hpp"
 #include "penstock/core/error.hpp"
@@ -139,9 +138,9 @@ TableView record_view(const std::byte* data, std::int64_t rows, bool in_host_mem
 }
 
 /// One table, its ids, and everything that is read from it.
-class LookupBench {
+class GridBench {
  public:
-  LookupBench(std::string name, TableView view, Device device)
+  GridBench(std::string name, TableView view, Device device)
       : name_(std::move(name)),
         view_(view),
         device_(device),
@@ -153,62 +152,24 @@ class LookupBench {
     stream_ = cuda::UniqueStream(stream);
   }
 
-  void read(std::int64_t tokens, RowFormat format, cudaStream_t stream) {
-    const auto bytes =
-        static_cast<std::size_t>(tokens * kColumns * staging_row_bytes(view_, format));
-    gather_rows(view_, ids(tokens), format, out_.as<std::byte>().first(bytes), device_,
-                StreamRef(stream));
-  }
-
   void read_planned(std::int64_t tokens, RowFormat format, const detail::GatherPlan& plan,
                     cudaStream_t stream) {
     detail::gather_rows_planned(view_, ids(tokens), format, out_.data(), nullptr, plan,
                                 StreamRef(stream));
   }
 
-  /// The engines' kernel over the same bytes, taken as split arrays.
-  void read_baseline(std::int64_t tokens, bool is_half_grid, cudaStream_t stream) {
-    const int rows = static_cast<int>(tokens) * kColumns;
-    const int tiles = (rows + kBaselineRows - 1) / kBaselineRows;
-    const int cap = is_half_grid ? multiprocessors_ / 2 : multiprocessors_;
-    const auto* values = reinterpret_cast<const std::uint8_t*>(view_.values[0]);
-    cuda::launch("baseline_kernel", baseline_kernel, {std::min(tiles, cap), kBaselineThreads},
-                 StreamRef(stream), values, values + view_.num_rows * 256, ids_.next(),
-                 reinterpret_cast<std::uint16_t*>(out_.data()), rows);
-  }
-
-  void compare(std::int64_t tokens) {
-    const bool has_baseline = view_.num_parts == 1;
-    if (has_baseline) {
-      report("baseline full grid", name_, tokens,
-             measure(stream(), [&] { read_baseline(tokens, false, stream()); }));
-      report("baseline half grid", name_, tokens,
-             measure(stream(), [&] { read_baseline(tokens, true, stream()); }));
-    }
-    report("penstock bf16", name_, tokens,
-           measure(stream(), [&] { read(tokens, RowFormat::Bf16, stream()); }));
-    report("penstock packed", name_, tokens,
-           measure(stream(), [&] { read(tokens, RowFormat::Packed, stream()); }));
-  }
-
-  /// Layers of a captured step, one after another, as microseconds a layer.
-  void compare_in_graph(std::int64_t tokens) {
-    if (view_.num_parts == 1) {
-      report("graph of 16: baseline full grid", name_, tokens,
-             graph_of_16([&] { read_baseline(tokens, false, stream()); }));
-    }
-    report("graph of 16: penstock bf16", name_, tokens,
-           graph_of_16([&] { read(tokens, RowFormat::Bf16, stream()); }));
-  }
-
-  void sweep(const std::vector<detail::GatherPlan>& plans, RowFormat format) {
+  /// `begin` is called before each plan.
+  void sweep(
+      const std::vector<detail::GatherPlan>& plans, RowFormat format,
+      const std::function<void()>& begin = [] {}) {
     for (const detail::GatherPlan& plan : plans) {
+      begin();
       const std::string what = "sweep " +
                                std::string(format == RowFormat::Bf16 ? "bf16 " : "packed ") +
                                std::to_string(plan.blocks) + "x" + std::to_string(plan.threads) +
                                " rows " + std::to_string(plan.rows_per_warp);
       report(what, name_, kMaxTokens,
-             measure(stream(), [&] { read_planned(kMaxTokens, format, plan, stream()); }, 9));
+             measure(stream(), [&] { read_planned(kMaxTokens, format, plan, stream()); }));
     }
   }
 
@@ -218,22 +179,6 @@ class LookupBench {
  private:
   RowIds ids(std::int64_t tokens) {
     return {.data = ids_.next(), .tokens = tokens, .columns = kColumns, .token_stride = kColumns};
-  }
-
-  Spread graph_of_16(const std::function<void()>& enqueue) {
-    constexpr int kLayers = 16;
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    PENSTOCK_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < kLayers; ++i) enqueue();
-    PENSTOCK_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
-    PENSTOCK_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-    Spread spread =
-        measure(stream(), [&] { PENSTOCK_CUDA_CHECK(cudaGraphLaunch(executable, stream())); });
-    PENSTOCK_CUDA_CHECK(cudaGraphExecDestroy(executable));
-    PENSTOCK_CUDA_CHECK(cudaGraphDestroy(graph));
-    for (double* value : {&spread.median, &spread.least, &spread.most}) *value /= kLayers;
-    return spread;
   }
 
   std::string name_;
@@ -289,7 +234,7 @@ class GemmChain {
 };
 
 /// What a read hidden behind the model's work costs the model.
-void measure_interference(LookupBench& bench, const std::string& name) {
+void measure_interference(GridBench& bench, const std::string& name) {
   if (!cuda::has_matmul()) {
     std::printf("{\"skipped\": \"interference\", \"why\": \"no libcublasLt\"}\n");
     return;
@@ -321,8 +266,6 @@ void measure_interference(LookupBench& bench, const std::string& name) {
         (1 - std::max(0.0, spread.median - alone) / read_alone) * 100);
     std::fflush(stdout);
   };
-  beside("baseline half grid", [&] { bench.read_baseline(kMaxTokens, true, side.get()); });
-  beside("penstock default", [&] { bench.read(kMaxTokens, RowFormat::Bf16, side.get()); });
   for (const detail::GatherPlan plan : std::vector<detail::GatherPlan>{{1, 1024, 4},
                                                                        {1, 1024, 8},
                                                                        {2, 1024, 1},
@@ -347,9 +290,7 @@ void bench_device(std::int64_t bytes) {
   cuda::launch("fill_kernel", fill_kernel, {1024, 256}, {},
                reinterpret_cast<std::uint64_t*>(memory.data()), bytes / 8, kNoNan);
   PENSTOCK_CUDA_CHECK(cudaDeviceSynchronize());
-  LookupBench bench("device", record_view(memory.data(), bytes / 264, false), device);
-  for (const std::int64_t tokens : {8192, 4096, 1024, 256, 64, 8, 1}) bench.compare(tokens);
-  for (const std::int64_t tokens : {64, 8, 1}) bench.compare_in_graph(tokens);
+  GridBench bench("device", record_view(memory.data(), bytes / 264, false), device);
   const int all = bench.multiprocessors();
   std::vector<detail::GatherPlan> plans;
   for (const int rows : {1, 2, 4, 8}) {
@@ -385,9 +326,7 @@ void bench_host(std::int64_t bytes, Placement placement) {
   const Table table = open_random(bytes, placement, device, nullptr);
   report_table(table);
   const std::string name(to_string(placement));
-  LookupBench bench(name, table.view(), device);
-  for (const std::int64_t tokens : {8192, 1024, 256, 64, 8, 1}) bench.compare(tokens);
-  for (const std::int64_t tokens : {64, 8, 1}) bench.compare_in_graph(tokens);
+  GridBench bench(name, table.view(), device);
   bench.sweep({{1, 1024, 1},
                {1, 1024, 4},
                {2, 1024, 1},
@@ -403,7 +342,7 @@ void bench_host(std::int64_t bytes, Placement placement) {
   measure_interference(bench, name);
 }
 
-/// All ranks read at once; every rank's half of the rows is remote.
+/// All ranks read at once, most of it remote.
 void bench_peer(std::int64_t bytes) {
   const int ranks = cuda_device_count();
   if (ranks < 2) {
@@ -420,21 +359,16 @@ void bench_peer(std::int64_t bytes) {
         Communicator& comm = *group[static_cast<std::size_t>(rank)];
         const Table table = open_random(bytes, Placement::Peer, device, &comm);
         if (rank == 0) report_table(table);
-        LookupBench bench("peer, all ranks, rank " + std::to_string(rank), table.view(), device);
-        for (const std::int64_t tokens : {8192, 1024, 64, 1}) {
-          comm.barrier();
-          bench.compare(tokens);
+        GridBench bench("peer, all ranks, rank " + std::to_string(rank), table.view(), device);
+        const int all = bench.multiprocessors();
+        std::vector<detail::GatherPlan> plans;
+        for (const int rows : {1, 2, 4, 8}) {
+          for (const int per : {4, 8}) plans.push_back({all * per, 256, rows});
+          plans.push_back({all * 16, 128, rows});
+          for (const int per : {1, 2}) plans.push_back({all * per, 1024, rows});
         }
-        comm.barrier();
-        if (rank == 0) {
-          const int all = bench.multiprocessors();
-          bench.sweep({{all * 4, 256, 1},
-                       {all * 8, 256, 1},
-                       {all * 8, 256, 2},
-                       {all * 6, 256, 4},
-                       {all * 4, 256, 8},
-                       {all * 2, 1024, 2}},
-                      RowFormat::Bf16);
+        for (const RowFormat format : {RowFormat::Bf16, RowFormat::Packed}) {
+          bench.sweep(plans, format, [&] { comm.barrier(); });
         }
         comm.barrier();
       } catch (const Error& error) {
@@ -475,7 +409,7 @@ int main(int argc, char** argv) {
   try {
     return penstock::bench::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "gpu_lookup_bench: %s\n", error.what());
+    std::fprintf(stderr, "gpu_grid_bench: %s\n", error.what());
     return 1;
   }
 }

@@ -1,0 +1,176 @@
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/bench/bench.hpp"
+#include "cli/bench/lookup_options.hpp"
+#include "cli/bench/lookup_rank.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/gate/gate_linear.hpp"
+#include "penstock/reader/prefetcher.hpp"
+
+namespace penstock::cli {
+namespace {
+
+/// The model's own work before rows are needed: matrix products that fill the GPU.
+class ModelWork {
+ public:
+  ModelWork(Device device, int products) : products_(products) {
+    const std::vector<BF16> weight(
+        static_cast<std::size_t>(kShape.hidden_size * kShape.output_size), to_bf16(0.01F));
+    GateOptions options;
+    options.strategy = GateStrategy::Replicated;
+    options.device = device;
+    product_ = std::make_unique<GateLinear>(kShape, weight, WeightPart::Full, nullptr, options);
+    const auto zeros = [&](std::int64_t width) {
+      return Buffer::zeros(device, static_cast<std::size_t>(kTokens * width) * sizeof(BF16));
+    };
+    x_ = zeros(kShape.hidden_size);
+    attn_out_ = zeros(kShape.output_size);
+    out_ = zeros(kShape.output_size);
+  }
+
+  void enqueue(StreamRef stream) {
+    GateCall call;
+    call.tokens = kTokens;
+    call.attn_width = kShape.output_size;
+    call.x = x_.as<const BF16>();
+    call.attn_out = attn_out_.as<const BF16>();
+    call.out = out_.as<BF16>();
+    for (int i = 0; i < products_; ++i) product_->forward(call, stream);
+  }
+
+ private:
+  static constexpr GateShape kShape{.hidden_size = 4096, .output_size = 8192};
+  static constexpr std::int64_t kTokens = 8192;
+
+  int products_;
+  std::unique_ptr<GateLinear> product_;
+  Buffer x_;
+  Buffer attn_out_;
+  Buffer out_;
+};
+
+class PrefetchBench {
+ public:
+  PrefetchBench(const LookupBenchOptions& options, Communicator& comm)
+      : options_(options),
+        rank_(options, comm),
+        side_(rank_.device()),
+        work_(rank_.device(), options.work),
+        prefetcher_(rank_.table(), {.max_tokens = rank_.max_tokens()}) {}
+
+  void run() {
+    alone_ms_ = rank_.measure([&] { work_.enqueue(stream()); }, 1).median;
+    for (const std::int64_t tokens : options_.tokens) {
+      if (rank_.table().view().num_parts == 1) engine(tokens);
+      penstock(tokens);
+    }
+  }
+
+ private:
+  StreamRef stream() const { return rank_.stream().ref(); }
+
+  /// Half of the multiprocessors on a side stream.
+  void engine(std::int64_t tokens) {
+    const auto read = [&](StreamRef where) {
+      rank_.read_as_engine(tokens, EngineGrid::Half, where);
+    };
+    measure(
+        "engine_half_grid", tokens, [&] { read(stream()); },
+        [&] {
+          side_.fork(stream());
+          read(side_.ref());
+        },
+        [&] { side_.join(stream()); });
+  }
+
+  void penstock(std::int64_t tokens) {
+    measure(
+        "prefetcher", tokens,
+        [&] { prefetcher_.start(rank_.ids(tokens), stream()).wait(stream()); },
+        [&] { ticket_ = prefetcher_.start(rank_.ids(tokens), stream()); },
+        [&] {
+          ticket_.wait(stream());
+          ticket_.release(stream());
+        });
+  }
+
+  /// Times the read alone, then beside the work; the wait is what the stream spends in `join`.
+  void measure(const char* way, std::int64_t tokens, const std::function<void()>& read,
+               const std::function<void()>& start, const std::function<void()>& join) {
+    const double read_ms = rank_.measure(read, 1).median;
+    Event before = Event::create(rank_.device());
+    Event after = Event::create(rank_.device());
+    std::vector<double> waits;
+    const Spread together = rank_.measure(
+        [&] {
+          start();
+          work_.enqueue(stream());
+          before.record(stream());
+          join();
+          after.record(stream());
+        },
+        1,
+        [&] {
+          const std::chrono::duration<double, std::milli> wait = after.since(before);
+          waits.push_back(rank_.largest(wait.count()));
+        });
+    const double wait_ms = spread_of(waits).median;
+    if (rank_.comm().rank() != 0) return;
+    const nlohmann::ordered_json line{{"bench", "prefetch"},
+                                      {"placement", options_.placement},
+                                      {"ranks", rank_.comm().size()},
+                                      {"tokens", tokens},
+                                      {"products", options_.work},
+                                      {"way", way},
+                                      {"work_alone_ms", alone_ms_},
+                                      {"read_alone_ms", read_ms},
+                                      {"together_ms", together.median},
+                                      {"spread_ms", together.quartiles},
+                                      {"slowed_percent", (together.median / alone_ms_ - 1) * 100},
+                                      {"waited_ms", wait_ms},
+                                      {"hidden_percent", 100 * (1 - wait_ms / read_ms)}};
+    fmt::print("{}\n", line.dump());
+    std::fflush(stdout);
+  }
+
+  const LookupBenchOptions& options_;
+  LookupRank rank_;
+  SideStream side_;
+  ModelWork work_;
+  Prefetcher prefetcher_;
+  Ticket ticket_;
+  double alone_ms_ = 0;
+};
+
+int run_bench(const LookupBenchOptions& options) {
+  check_lookup_options("bench prefetch", options);
+  expects(options.work >= 1, "bench prefetch: --work needs at least 1");
+  if (options.device != "cuda") {
+    throw Error(ErrorCode::InvalidArgument,
+                "bench prefetch: needs --device cuda; on the CPU `run` tells what was hidden");
+  }
+  run_thread_group(options.ranks, [&](Communicator& comm) { PrefetchBench(options, comm).run(); });
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_prefetch(CLI::App& bench, Action& action) {
+  CLI::App* prefetch = bench.add_subcommand(
+      "prefetch", "Rows read beside matrix products: what is hidden, and what it costs them");
+  auto options = std::make_shared<LookupBenchOptions>();
+  options->device = "cuda";
+  options->tokens = {8192};
+  add_lookup_options(*prefetch, *options);
+  prefetch->add_option("--work", options->work, "Products before the rows are needed");
+  prefetch->callback([&action, options] { action = [options] { return run_bench(*options); }; });
+}
+
+}  // namespace penstock::cli
