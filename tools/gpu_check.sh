@@ -1,50 +1,104 @@
 #!/usr/bin/env bash
-# Tests and measures Penstock on a machine with GPUs, from programs that were built elsewhere.
-# Usage: tools/gpu_check.sh PROGRAMS OUT [GIB [PART...]]
-#   PROGRAMS  folder with gpu_tests and gpu_lookup_bench
-#   OUT       folder for the logs
-#   GIB       size of the measured tables (default 24)
-#   PART      device, host_shared, host, peer: what is measured (default: all but host)
-# Every step has a time limit; the exit status is that of the tests.
+# Tests and measures Penstock on a machine with GPUs, from a built tree (preset cuda-release, with
+# -DPENSTOCK_WITH_NCCL=ON where NCCL is). Usage: tools/gpu_check.sh BUILD OUT [PART...]
+#   BUILD   the build folder
+#   OUT     folder for the logs
+#   PART    tests, sanitizer, lookup, prefetch, gate, run, full: what is done (default: all but full)
+# TOKEN_MAP names a tokenizer.json for builds without liblzma (default: examples' own). Every step has
+# a time limit; the exit status tells whether all steps passed.
 set -u
-programs=$1 out=$2 gib=${3:-24}
-parts=("${@:4}")
-[ ${#parts[@]} = 0 ] && parts=(device host_shared peer)
+build=$1 out=$2
+parts=("${@:3}")
+[ ${#parts[@]} = 0 ] && parts=(tests sanitizer lookup prefetch gate run)
+cd "$(dirname "$0")/.."
 mkdir -p "$out"
+penstock=$build/src/cli/penstock tests=$build/tests/gpu/gpu_tests
+token_map=${TOKEN_MAP:-examples/deepseek_v3_tokenizer.json.xz}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-# cuBLASLt is opened at run time; it may lie in a Python package only.
-lib=$(find / -xdev -name 'libcublasLt.so.1[23]' -not -path '/proc/*' 2>/dev/null | sort -r | head -1)
-[ -n "$lib" ] && export LD_LIBRARY_PATH="$(dirname "$lib"):${LD_LIBRARY_PATH:-}"
-echo "cuBLASLt: ${lib:-none}"
-nvidia-smi --query-gpu=index,name,driver_version,memory.total,pcie.link.gen.current --format=csv 2>&1
-nvidia-smi topo -m 2>&1 | head -6
-echo "cpus $(nproc), $(free -g | awk '/Mem:/{print $2}') GiB, $(df -h /dev/shm | awk 'END{print $2}') shm"
+# cuBLASLt and NCCL are opened at run time; they may lie in a Python package only.
+for name in libcublasLt.so.13 libnccl.so.2; do
+  lib=$(find / -xdev -name "$name" -not -path '/proc/*' 2>/dev/null | head -1)
+  [ -n "$lib" ] && export LD_LIBRARY_PATH="$(dirname "$lib"):${LD_LIBRARY_PATH:-}"
+done
+gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
+{
+  date -u +%F
+  nvidia-smi --query-gpu=index,name,driver_version,memory.total,pcie.link.gen.current --format=csv
+  echo "cpus $(nproc), $(free -g | awk '/Mem:/{print $2}') GiB"
+} | tee "$out/machine.log"
 
-step() { # step NAME SECONDS COMMAND...
+failed=0
+step() { # step NAME SECONDS COMMAND...: its output goes to NAME.log
   local name=$1 limit=$2 begin=$SECONDS status
   shift 2
-  timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1
+  echo "\$ $*" | sed "s|$build/[a-z/]*/||g; s|$work|WORK|g" >>"$out/$name.log"
+  timeout -k 5 "$limit" "$@" >>"$out/$name.log" 2>&1
   status=$?
   echo "== $name: status $status, $((SECONDS - begin)) s"
-  return $status
+  [ $status = 0 ] || { failed=1; tail -15 "$out/$name.log" | cut -c1-300; }
 }
 
-step tests 150 "$programs/gpu_tests" --gtest_brief=1
-tests=$?
-grep -E 'FAILED|PASSED|SKIPPED|Failure|rror' "$out/tests.log" | head -60
-[ $tests = 0 ] || tail -40 "$out/tests.log"
+part_tests() { step tests 200 "$tests" --gtest_brief=1; }
 
-sanitizer=$(command -v compute-sanitizer || find / -xdev -name compute-sanitizer -type f 2>/dev/null | head -1)
-if [ -n "$sanitizer" ]; then
-  step sanitizer 60 "$sanitizer" --error-exitcode 9 "$programs/gpu_tests" \
-    --gtest_brief=1 '--gtest_filter=*Sanitizer*:-*Matmul*:*Peer*'
-  tail -4 "$out/sanitizer.log"
-else
-  echo "no compute-sanitizer here"
-fi
+part_sanitizer() {
+  local tool sanitizer
+  sanitizer=$(command -v compute-sanitizer || find / -xdev -name compute-sanitizer -type f 2>/dev/null | head -1)
+  [ -n "$sanitizer" ] || { echo "== sanitizer: not run, there is no compute-sanitizer here"; return; }
+  for tool in memcheck racecheck initcheck; do
+    step "sanitizer_$tool" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tests" --gtest_brief=1 \
+      '--gtest_filter=*Sanitizer*:-*Matmul*'
+  done
+}
 
-for part in "${parts[@]}"; do
-  step "bench_$part" 110 "$programs/gpu_lookup_bench" --gib "$gib" --parts "$part"
-  cat "$out/bench_$part.log"
-done
-exit $tests
+part_lookup() {
+  local bench=("$penstock" bench lookup --device cuda --gib 24)
+  step lookup 120 "${bench[@]}" --placement device
+  step lookup 120 "${bench[@]}" --placement device --graph --tokens 1,8,64
+  step lookup 120 "${bench[@]}" --placement host_shared
+  step lookup 120 "${bench[@]}" --placement host_shared --graph --tokens 1,8,64
+  [ "$gpus" -lt 2 ] && { echo "== lookup of peer: not run, one GPU"; return; }
+  step lookup 120 "${bench[@]}" --placement peer --ranks 2
+  step lookup 120 "${bench[@]}" --placement peer --ranks 2 --graph --tokens 1,8,64
+}
+
+part_prefetch() { step prefetch 120 "$penstock" bench prefetch --gib 24 --tokens 8192,1024; }
+
+part_gate() {
+  [ "$gpus" -lt 2 ] && { echo "== gate: not run, one GPU"; return; }
+  local bench=("$penstock" bench gate --device cuda --ranks 2 --repeat 20)
+  step gate 120 "${bench[@]}" --shape 2816x8192 --tokens 1024,4096,16384 --way three_op,auto,k_shard_naive
+  step gate 120 "${bench[@]}" --shape 6144x16384 --tokens 1024,4096 --way three_op,auto
+  step gate 120 "${bench[@]}" --layers 48 --tokens 1,8,64 --way identical_rows,auto_identical
+  step gate 120 "${bench[@]}" --work 4 --tokens 512,1024 --way auto
+}
+
+part_run() {
+  "$penstock" make-model "$work/engram" --tokenizer "$token_map" >/dev/null
+  "$penstock" make-model "$work/gate" --like hy-v4 --layers 1,2 >/dev/null
+  local run=("$penstock" run "$work/engram" --tokens examples/tokens/requests.json --device cuda --verify)
+  step run 60 "${run[@]}" --placement device
+  local gate=("$penstock" run "$work/gate" --tokens examples/tokens/requests.json --token-map identity
+    --device cuda --chunk 64 --verify)
+  [ "$gpus" -lt 2 ] && { echo "== run of two ranks: not run, one GPU"; return; }
+  for ranks in "" --processes; do
+    for placement in host_shared peer; do
+      step run 60 "${run[@]}" --placement $placement --dp 2 $ranks
+      step run 60 "${run[@]}" --placement $placement --tp 2 $ranks
+    done
+    for strategy in auto weight_gather; do
+      step run 60 "${gate[@]}" --pcp 2 --strategy $strategy $ranks
+    done
+  done
+}
+
+# A table of the released size, made up in memory, for two processes on two GPUs.
+part_full() {
+  "$penstock" make-model "$work/full" --full --sparse --layers 1 --tokenizer "$token_map" >/dev/null
+  step full 300 "$penstock" run "$work/full" --tokens examples/tokens/requests.json --rows random:1 --layers 1 \
+    --placement host_shared --dp 2 --processes --device cuda --verify --json
+}
+
+for part in "${parts[@]}"; do "part_$part"; done
+exit $failed
