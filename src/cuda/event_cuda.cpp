@@ -16,8 +16,11 @@ cudaEvent_t as_event(void* event) {
 
 std::shared_ptr<CUstream_st> cuda_make_stream(Device device) {
   const cuda::DeviceGuard guard(device);
+  int lowest = 0;
+  int highest = 0;
+  PENSTOCK_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  PENSTOCK_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  PENSTOCK_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   return {stream, [](cudaStream_t owned) { static_cast<void>(cudaStreamDestroy(owned)); }};
 }
 

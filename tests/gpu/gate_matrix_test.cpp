@@ -113,12 +113,14 @@ void check_ways(Communicator& host, const MatrixCase& matrix_case) {
     options.strategy = way.strategy;
     options.device = device;
     options.n_shard_projections = DType::BF16;  // as the other strategies keep them on a GPU
-    Communicator& comm = way.needs_exchange ? *nccl : host;
+    Communicator& comm = way.needs_exchange && nccl ? *nccl : host;
     options.weight_stream = std::make_shared<WeightStream>(&comm, shape, device, way.arrival);
     return std::make_unique<GateLinear>(shape, weight, WeightPart::Full, &comm, options);
   };
   const auto replicated = make({"replicated", GateStrategy::Replicated});
-  const auto identical = make({"identical_rows", GateStrategy::IdenticalRows});
+  // Shares of some shapes cannot go through peer memory and need an exchange too.
+  const auto identical =
+      make({"identical_rows", GateStrategy::IdenticalRows, WeightArrival::Whole, true});
   std::vector<std::unique_ptr<GateLinear>> gates;
   for (const Way& way : kWays) {
     gates.push_back(way.needs_exchange && !nccl ? nullptr : make(way));

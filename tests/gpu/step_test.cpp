@@ -104,7 +104,9 @@ RowIds ids_of(const std::int32_t* ids, const HashLayout& layout, int layer) {
 
 Values on_cpu(const NgramHasher& hasher, std::vector<EngramLayer>& layers,
               const StepInputs& inputs) {
-  const auto ids = hasher({inputs.token_ids, inputs.query_start, inputs.positions, {}});
+  const int depth = hasher.layout().config.lookback_depth();
+  const std::vector<std::int32_t> nothing_known(static_cast<std::size_t>(3 * depth), -1);
+  const auto ids = hasher({inputs.token_ids, inputs.query_start, inputs.positions, nothing_known});
   Values hidden = inputs.hidden;
   for (int layer = 0; layer < 2; ++layer) {
     EngramLayer& engram = layers[static_cast<std::size_t>(layer)];

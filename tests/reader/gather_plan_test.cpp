@@ -46,8 +46,8 @@ TEST(GatherPlan, HasFewerRowsInFlightWhereTheyAreTurnedIntoBf16) {
 TEST(GatherPlan, ReadsOtherGpusWithBigBlocks) {
   GatherProblem spread = problem(8192, false);
   spread.is_spread = true;
-  EXPECT_EQ(plan_gather(spread).threads, 1024);
-  EXPECT_EQ(plan_gather(spread).blocks, 2 * kMultiprocessors);
+  EXPECT_EQ(plan_gather(spread).threads, 128);
+  EXPECT_EQ(plan_gather(spread).blocks, 16 * kMultiprocessors);
 }
 
 TEST(GatherPlan, LaunchesAtLeastOneBlockAndNeverMoreThanThereAreRowsFor) {

@@ -11,7 +11,8 @@ namespace penstock {
 /// Owns a stream of a device, for callers that bring none of their own. On the CPU it is empty.
 class Stream {
  public:
-  /// A stream that does not wait for the legacy default stream.
+  /// A stream that does not wait for the legacy default stream, of the highest priority: reads ahead
+  /// of need run on streams of the lowest and yield to it.
   ///
   /// Errors: Unsupported for CUDA in a build without it; System.
   static Stream create(Device device);

@@ -6,54 +6,64 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/bench/bench.hpp"
 #include "cli/bench/lookup_options.hpp"
 #include "cli/bench/lookup_rank.hpp"
 #include "penstock/core/error.hpp"
-#include "penstock/gate/gate_linear.hpp"
+#include "penstock/engram/engram_injection.hpp"
 #include "penstock/reader/prefetcher.hpp"
 
 namespace penstock::cli {
 namespace {
 
-/// The model's own work before rows are needed: matrix products that fill the GPU.
+std::vector<BF16> random_bf16(std::int64_t count) {
+  std::vector<BF16> values(static_cast<std::size_t>(count));
+  std::uint64_t state = 0x9E3779B97F4A7C15;
+  for (auto& value : values) {
+    state ^= state << 13U;
+    state ^= state >> 7U;
+    state ^= state << 17U;
+    value = to_bf16(static_cast<float>(state >> 40U) / 16777216.0F - 0.5F);
+  }
+  return values;
+}
+
+/// The model's own work before rows are needed: products of [8192, 4096] and [8192, 4096]^T.
 class ModelWork {
  public:
-  ModelWork(Device device, int products) : products_(products) {
-    const std::vector<BF16> weight(
-        static_cast<std::size_t>(kShape.hidden_size * kShape.output_size), to_bf16(0.01F));
-    GateOptions options;
-    options.strategy = GateStrategy::Replicated;
-    options.device = device;
-    product_ = std::make_unique<GateLinear>(kShape, weight, WeightPart::Full, nullptr, options);
-    const auto zeros = [&](std::int64_t width) {
-      return Buffer::zeros(device, static_cast<std::size_t>(kTokens * width) * sizeof(BF16));
-    };
-    x_ = zeros(kShape.hidden_size);
-    attn_out_ = zeros(kShape.output_size);
-    out_ = zeros(kShape.output_size);
+  ModelWork(Device device, int products)
+      : products_(products),
+        injection_(weights(), device, kTokens),
+        x_(Buffer::allocate(device, static_cast<std::size_t>(kTokens * kInput) * sizeof(BF16))) {
+    const std::vector<BF16> values = random_bf16(kTokens * kInput);
+    copy_bytes(x_, std::as_bytes(std::span(values)));
   }
 
   void enqueue(StreamRef stream) {
-    GateCall call;
-    call.tokens = kTokens;
-    call.attn_width = kShape.output_size;
-    call.x = x_.as<const BF16>();
-    call.attn_out = attn_out_.as<const BF16>();
-    call.out = out_.as<BF16>();
-    for (int i = 0; i < products_; ++i) product_->forward(call, stream);
+    for (int i = 0; i < products_; ++i) injection_.project(x_.as<const BF16>(), stream);
   }
 
  private:
-  static constexpr GateShape kShape{.hidden_size = 4096, .output_size = 8192};
   static constexpr std::int64_t kTokens = 8192;
+  static constexpr std::int64_t kInput = 4096;
+  static constexpr int kOutput = 8192;
+
+  /// An Engram projection of that size: one product, and nothing else.
+  static EngramWeights weights() {
+    EngramWeights weights;
+    weights.hc_mult = 1;
+    weights.dim = kOutput / 2;
+    weights.row_width = kInput;
+    weights.wkv = random_bf16(kOutput * kInput);
+    weights.q_weight = weights.k_weight = random_bf16(weights.dim);
+    return weights;
+  }
 
   int products_;
-  std::unique_ptr<GateLinear> product_;
+  EngramInjection injection_;
   Buffer x_;
-  Buffer attn_out_;
-  Buffer out_;
 };
 
 class PrefetchBench {

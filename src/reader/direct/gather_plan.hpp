@@ -39,8 +39,8 @@ constexpr GatherPlan plan_gather(const GatherProblem& problem) {
     plan = kHost;
     cap = kHost.blocks;
   } else if (problem.rows > kFewRows && problem.is_spread) {
-    plan = {0, 1024, 2};
-    cap = std::int64_t{2} * problem.multiprocessors;
+    plan = {0, 128, problem.writes_bf16 ? 8 : 4};
+    cap = std::int64_t{16} * problem.multiprocessors;
   } else if (problem.rows > kFewRows) {
     plan = {0, 256, problem.writes_bf16 ? 2 : 4};
     cap = std::int64_t{8} * problem.multiprocessors;
