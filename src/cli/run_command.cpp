@@ -49,6 +49,10 @@ json gather_ranks(Communicator& world, const json& mine) {
 
 /// One rank; rank 0 prints for all.
 int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
+  if (options.engine == "nccl" && options.device != DeviceKind::Cuda) {
+    throw Error(ErrorCode::InvalidArgument,
+                "run: --engine nccl moves rows between GPUs, needed: --device cuda");
+  }
   agree(world, settings_of(options));
   if (!options.out.empty()) make_output_directory(world, options.out);
   const ModelDir model = ModelDir::open(options.model);
@@ -61,8 +65,9 @@ int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
   const json ranks = gather_ranks(
       world, has_engram ? run_engram(options, model, world) : run_gates(options, model, world));
   if (world.rank() != 0) return kExitOk;
-  json report = {
-      {"engine", world.engine()}, {"parallel", to_string(options.parallel)}, {"ranks", ranks}};
+  json report = {{"engine", options.engine == "nccl" ? "nccl" : world.engine()},
+                 {"parallel", to_string(options.parallel)},
+                 {"ranks", ranks}};
   if (has_engram) {
     const NodeMemory memory = add_up_memory(report);
     report["memory"] = {{"growth_bytes", memory.growth_bytes},
@@ -116,7 +121,7 @@ void add_options(CLI::App& command, RunArguments& arguments) {
   // Given by this command to the ranks that it starts.
   command.add_option("--echo-exit-code", options.echo_exit_code)->group("");
   command.add_option("--engine", options.engine, "how ranks communicate")
-      ->check(CLI::IsMember({"threads", "mpi"}));
+      ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
   command.add_option("--deadline", arguments.deadline_seconds,
                      "seconds after which a silent rank is given up (60)");
   command.add_option("--device", arguments.device, "where the work runs")

@@ -7,6 +7,8 @@
 
 #include "penstock/comm/communicator.hpp"
 
+// Buffers lie on the communicator's device. Under nccl everything but agree_slots is enqueued on
+// `stream`, and memory for it comes from the device's pool; host engines have finished on return.
 namespace penstock {
 
 /// A contiguous run of the tokens of a step.
@@ -39,7 +41,7 @@ TokenSlots agree_slots(Communicator& comm, std::int64_t tokens, std::int64_t max
 ///             tokens start at r * slot, and what it does not have is -1.
 /// Collective: all ranks, with slots from agree_slots.
 void gather_row_ids(Communicator& comm, const TokenSlots& slots, std::span<const std::int32_t> ids,
-                    std::span<std::int32_t> out);
+                    std::span<std::int32_t> out, StreamRef stream = {});
 
 /// Sends the staged rows of several layers to the ranks whose tokens they belong to, and lays what
 /// comes back side by side in rank order: the columns of rank 0, then those of rank 1, and so on.
@@ -51,20 +53,21 @@ void gather_row_ids(Communicator& comm, const TokenSlots& slots, std::span<const
 ///             a rank, whatever the number of layers; one copy of it on each side.
 void exchange_rows(Communicator& comm, const TokenSlots& slots,
                    std::span<const std::span<const std::byte>> staged, std::int64_t token_bytes,
-                   std::span<const std::span<std::byte>> out);
+                   std::span<const std::span<std::byte>> out, StreamRef stream = {});
 
 /// Brings the columns of every rank together for all tokens, which all ranks have alike.
 ///
 /// Shapes:     rows [T, token_bytes]; out [T, size * token_bytes].
 /// Collective: all ranks, with equal T.
 void gather_columns(Communicator& comm, std::span<const std::byte> rows, std::int64_t token_bytes,
-                    std::span<std::byte> out);
+                    std::span<std::byte> out, StreamRef stream = {});
 
 /// The sequence-parallel form of gather_columns: each rank gets all columns of its own chunk only.
 ///
 /// Shapes:     rows [T, token_bytes]; out [sequence_chunk(T, rank, size).count, size * token_bytes].
 /// Collective: all ranks, with equal T. Cost: one all_to_all, 1 / size of gather_columns' bytes.
 void gather_chunk_columns(Communicator& comm, std::span<const std::byte> rows,
-                          std::int64_t token_bytes, std::span<std::byte> out);
+                          std::int64_t token_bytes, std::span<std::byte> out,
+                          StreamRef stream = {});
 
 }  // namespace penstock

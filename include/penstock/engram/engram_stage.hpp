@@ -28,6 +28,9 @@ struct EngramStageOptions {
   bool is_sequence_parallel = false;
   std::int64_t max_tokens = 8192;  ///< Of one replica in one step.
   bool may_fall_back = false;
+  /// On CUDA: bring rows of other ranks' shards here through NCCL. Without it ranks that could gather
+  /// read all columns themselves, and shards_over_dp is refused. Every rank needs a GPU of its own.
+  bool uses_nccl = false;
   ReachProbe reach = {};  ///< How nodes are found; empty: by who can open whose memory.
   /// Where rows come from; empty: the model's own tables.
   std::function<std::shared_ptr<const RowSource>(int layer_id)> rows = {};

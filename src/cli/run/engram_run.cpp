@@ -215,6 +215,7 @@ class EngramRun {
     stage.is_sequence_parallel = options_.is_sequence_parallel;
     stage.max_tokens = std::max<std::int64_t>(1, max_tokens_);
     stage.may_fall_back = options_.may_fall_back;
+    stage.uses_nccl = options_.engine == "nccl";
     stage.rows = [this](int layer_id) { return source(layer_id); };
     const auto begin = Clock::now();
     stage_.emplace(EngramStage::open(model_, options_.parallel, world_, layers, stage));

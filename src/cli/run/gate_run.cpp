@@ -136,6 +136,7 @@ class GateRun {
   json run() {
     plan();
     group_ = world_.split(world_.rank() / options_.parallel.pcp, world_.rank());
+    if (options_.engine == "nccl") nccl_ = make_nccl_communicator(*group_, device_);
     open();
     for (const Step& step : steps_) serve(share_step(step, group_->rank(), group_->size()));
     if (!options_.out.empty()) {
@@ -170,10 +171,11 @@ class GateRun {
     GateOptions gate;
     gate.strategy = strategy();
     gate.device = device_;
-    gate.weight_stream = std::make_shared<WeightStream>(group_.get(), shape, device_);
+    Communicator* group = nccl_ ? nccl_.get() : group_.get();
+    gate.weight_stream = std::make_shared<WeightStream>(group, shape, device_);
     for (const int layer : layers_with_gates(options_, model_)) {
       GateRecord& record = records_.emplace_back(
-          layer, open_gate_linear(model_.path(), layer, group_.get(), gate), device_);
+          layer, open_gate_linear(model_.path(), layer, group, gate), device_);
       record.output.parts.push_back({"gated", DType::BF16, {attn_width_}, {}});
       if (!options_.verifies) continue;
       GateOptions whole;
@@ -287,6 +289,7 @@ class GateRun {
   LayerInput x_input_;
   LayerInput attn_input_;
   std::unique_ptr<Communicator> group_;
+  std::unique_ptr<Communicator> nccl_;  ///< The same ranks' GPUs, if tokens are to travel.
   std::vector<Step> steps_;
   std::int64_t num_tokens_ = 0;
   std::vector<GateRecord> records_;

@@ -58,7 +58,7 @@ struct EngramStage::State {
   detail::StageGroups groups;
   std::vector<int> layer_ids;
   std::vector<StageLayer> layers;
-  std::vector<std::int32_t> slot_ids;  ///< [exchange size * slot, hash_layers, columns]
+  Buffer slot_ids;  ///< [exchange size * slot, hash_layers, columns], on options.device.
   TokenSlots slots;
   TokenRange mine;
   bool is_exchanged = false;  ///< The rows of this step have come back.
@@ -68,6 +68,13 @@ struct EngramStage::State {
     if (found != layers.end()) return *found;
     throw Error(ErrorCode::NotFound,
                 fmt::format("EngramStage: layer {} is not of this stage", layer_id));
+  }
+
+  std::span<std::int32_t> slot_ids_for(std::int64_t count) {
+    const auto ids = static_cast<std::size_t>(count);
+    const std::size_t bytes = ids * sizeof(std::int32_t);
+    if (slot_ids.bytes() < bytes) slot_ids = Buffer::allocate(options.device, bytes);
+    return slot_ids.as<std::int32_t>().first(ids);
   }
 
   /// Sends every layer's rows to the tokens' owners at once, when the first of them is needed.
@@ -80,7 +87,7 @@ struct EngramStage::State {
     const auto begin = Clock::now();
     for (StageLayer& one : layers) received.push_back(one.rows.room_for_exchange(tokens, sources));
     exchange_rows(*groups.exchange, slots, staged, layers.front().rows.staged_token_bytes(),
-                  received);
+                  received, stream);
     is_exchanged = true;
     layers.front().rows.times().exchange += Clock::now() - begin;
   }
@@ -135,9 +142,9 @@ void EngramStage::start(std::span<const std::int32_t> row_ids, StreamRef stream)
   if (groups.exchange) {
     state.slots = agree_slots(*groups.exchange, tokens, state.options.max_tokens);
     staged_tokens = groups.exchange->size() * state.slots.slot;
-    state.slot_ids.resize(static_cast<std::size_t>(staged_tokens * width));
-    gather_row_ids(*groups.exchange, state.slots, row_ids, state.slot_ids);
-    ids = state.slot_ids.data();
+    const auto slot_ids = state.slot_ids_for(staged_tokens * width);
+    gather_row_ids(*groups.exchange, state.slots, row_ids, slot_ids, stream);
+    ids = slot_ids.data();
   } else if (!groups.gather) {
     // Every column is read here, so only for the tokens that this rank keeps.
     ids += state.mine.first * width;

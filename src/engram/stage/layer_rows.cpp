@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <utility>
+#include <vector>
 
+#include "engram/stage/merge_sources.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
 #include "penstock/reader/gather_rows.hpp"
@@ -13,23 +16,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Merges `sources` copies of a token's records, of which at most one is not all zeros: each row
-/// lies in one shard, and the others stage zeros for it.
-void merge_sources(std::span<std::byte> tokens, int sources, std::int64_t token_bytes) {
-  const auto width = static_cast<std::size_t>(token_bytes);
-  const std::size_t num_tokens = tokens.size() / (width * static_cast<std::size_t>(sources));
-  for (std::size_t token = 0; token < num_tokens; ++token) {
-    // Compacts in place: token t moves from t * sources * width to t * width, never forwards.
-    const std::byte* from = tokens.data() + token * width * static_cast<std::size_t>(sources);
-    std::byte* to = tokens.data() + token * width;
-    for (std::size_t i = 0; i < width; ++i) {
-      std::byte merged{0};
-      for (std::size_t source = 0; source < static_cast<std::size_t>(sources); ++source) {
-        merged |= from[source * width + i];
-      }
-      to[i] = merged;
-    }
+/// Grows `room` to at least `bytes`; what it held is gone then.
+std::span<std::byte> room_of(Buffer& room, Device device, std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (room.bytes() < size) {
+    room.reset();  // first, so that both are never there together
+    room = Buffer::allocate(device, size);
   }
+  return room.as<std::byte>().first(size);
 }
 
 PrefetchOptions prefetch_options(const StageGroups& groups, const EngramStageOptions& options,
@@ -82,7 +76,7 @@ std::span<const std::byte> LayerRows::wait(StreamRef stream) {
 }
 
 std::span<std::byte> LayerRows::room_for_exchange(std::int64_t tokens, int sources) {
-  exchanged_.resize(static_cast<std::size_t>(tokens * sources * staged_token_bytes()));
+  exchanged_ = room_of(exchange_room_, device(), tokens * sources * staged_token_bytes());
   return exchanged_;
 }
 
@@ -91,61 +85,92 @@ std::span<const BF16> LayerRows::finish(const StageGroups& groups, const TokenRa
   if (finished_) return *finished_;
   const auto staged = wait(stream);
   const auto begin = Clock::now();
-  finished_ = bring_together(groups, staged, mine);
+  finished_ = bring_together(groups, staged, mine, stream);
   times_.exchange += Clock::now() - begin;
   return *finished_;
 }
 
 std::span<const BF16> LayerRows::bring_together(const StageGroups& groups,
                                                 std::span<const std::byte> staged,
-                                                const TokenRange& mine) {
-  const int head_dim = table().view().head_dim;
+                                                const TokenRange& mine, StreamRef stream) {
   if (!is_packed_) {
     return {reinterpret_cast<const BF16*>(staged.data()), staged.size() / sizeof(BF16)};
   }
-  const auto records = gather(groups, groups.exchange ? merge_exchanged(groups) : staged, mine);
-  const std::int64_t record_bytes = row_record_bytes(head_dim);
-  const std::int64_t token_elements = std::int64_t{columns_} * head_dim;
-  rows_.resize(static_cast<std::size_t>(mine.count * token_elements));
-  const auto source_token_bytes =
-      mine.count == 0 ? 0 : static_cast<std::int64_t>(records.size()) / mine.count;
-  constexpr std::int64_t kTokensPerRange = 16;
-  parallel_for(mine.count, kTokensPerRange, [&](std::int64_t first, std::int64_t end) {
-    for (std::int64_t token = first; token < end; ++token) {
-      // The first columns_ records; what follows is the padding of the last shards.
-      const auto from = records.subspan(static_cast<std::size_t>(token * source_token_bytes),
-                                        static_cast<std::size_t>(columns_ * record_bytes));
-      const auto to = std::span(rows_).subspan(static_cast<std::size_t>(token * token_elements),
-                                               static_cast<std::size_t>(token_elements));
-      unpack_rows(from, head_dim, std::as_writable_bytes(to));
-    }
-  });
-  return rows_;
+  const auto own = groups.exchange ? merge_exchanged(groups, stream) : staged;
+  return unpack(gather(groups, own, mine, stream), mine.count, stream);
 }
 
-std::span<const std::byte> LayerRows::merge_exchanged(const StageGroups& groups) {
-  if (!is_row_sharded_) return exchanged_;
-  const int sources = groups.exchange->size();
-  merge_sources(exchanged_, sources, staged_token_bytes());
-  return std::span(exchanged_).first(exchanged_.size() / static_cast<std::size_t>(sources));
+/// Records [tokens, some columns and padding] as bf16 rows [tokens, columns].
+std::span<const BF16> LayerRows::unpack(std::span<const std::byte> records, std::int64_t tokens,
+                                        StreamRef stream) {
+  const int head_dim = table().view().head_dim;
+  const std::int64_t record_bytes = row_record_bytes(head_dim);
+  const std::int64_t row_bytes = std::int64_t{columns_} * head_dim * std::int64_t{sizeof(BF16)};
+  const auto rows = room_of(row_room_, device(), tokens * row_bytes);
+  const std::span<const BF16> result{reinterpret_cast<const BF16*>(rows.data()),
+                                     rows.size() / sizeof(BF16)};
+  if (tokens == 0) return result;
+  const std::int64_t token_bytes = static_cast<std::int64_t>(records.size()) / tokens;
+  // The records are a small table, and its rows are read in their order. Of every token the first
+  // columns_ are meant; what follows is the padding of the last shards.
+  TableView view;
+  view.values[0] = records.data();
+  view.scales[0] = records.data() + head_dim;
+  view.value_stride = view.scale_stride = record_bytes;
+  view.rows_per_part = view.row_end = view.num_rows = tokens * (token_bytes / record_bytes);
+  view.head_dim = head_dim;
+  view.column_end = view.local_columns = columns_;
+  gather_rows(view,
+              {.data = numbers(view.num_rows),
+               .tokens = tokens,
+               .columns = columns_,
+               .token_stride = token_bytes / record_bytes},
+              RowFormat::Bf16, rows, device(), stream);
+  return result;
+}
+
+/// 0, 1, 2, ... on the device.
+const std::int32_t* LayerRows::numbers(std::int64_t count) {
+  if (numbers_.bytes() / sizeof(std::int32_t) < static_cast<std::size_t>(count)) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(count));
+    std::iota(all.begin(), all.end(), 0);
+    const auto bytes = std::as_bytes(std::span(all));
+    numbers_ = Buffer::allocate(device(), bytes.size());
+    copy_bytes(numbers_, bytes);
+  }
+  return numbers_.as<std::int32_t>().data();
+}
+
+/// What each source sent, or the one row of each that is not zeros.
+std::span<const std::byte> LayerRows::merged(std::span<const std::byte> rows, int sources,
+                                             std::int64_t token_bytes, Buffer& room,
+                                             StreamRef stream) {
+  if (!is_row_sharded_) return rows;
+  const auto bytes = static_cast<std::int64_t>(rows.size()) / sources;
+  const auto to = room_of(room, device(), bytes);
+  merge_sources(rows, sources, token_bytes, to, device(), stream);
+  return to;
+}
+
+std::span<const std::byte> LayerRows::merge_exchanged(const StageGroups& groups, StreamRef stream) {
+  return merged(exchanged_, groups.exchange->size(), staged_token_bytes(), exchange_merge_room_,
+                stream);
 }
 
 std::span<const std::byte> LayerRows::gather(const StageGroups& groups,
                                              std::span<const std::byte> rows,
-                                             const TokenRange& mine) {
+                                             const TokenRange& mine, StreamRef stream) {
   if (!groups.gather) return rows;
   const int sources = groups.gather->size();
   const int exchange_size = groups.exchange ? groups.exchange->size() : 1;
   const std::int64_t token_bytes = staged_token_bytes() * (is_row_sharded_ ? 1 : exchange_size);
-  gathered_.resize(static_cast<std::size_t>(mine.count * sources * token_bytes));
+  const auto gathered = room_of(gather_room_, device(), mine.count * sources * token_bytes);
   if (is_sequence_parallel_) {
-    gather_chunk_columns(*groups.gather, rows, token_bytes, gathered_);
+    gather_chunk_columns(*groups.gather, rows, token_bytes, gathered, stream);
   } else {
-    gather_columns(*groups.gather, rows, token_bytes, gathered_);
+    gather_columns(*groups.gather, rows, token_bytes, gathered, stream);
   }
-  if (!is_row_sharded_) return gathered_;
-  merge_sources(gathered_, sources, token_bytes);
-  return std::span(gathered_).first(static_cast<std::size_t>(mine.count * token_bytes));
+  return merged(gathered, sources, token_bytes, gather_merge_room_, stream);
 }
 
 }  // namespace penstock::detail

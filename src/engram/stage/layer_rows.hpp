@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "engram/stage/stage_groups.hpp"
 #include "penstock/comm/exchange.hpp"
+#include "penstock/core/buffer.hpp"
 #include "penstock/core/dtype.hpp"
 #include "penstock/engram/engram_stage.hpp"
 #include "penstock/reader/prefetcher.hpp"
@@ -40,11 +40,17 @@ class LayerRows {
   EngramStageTimes& times() { return times_; }
 
  private:
+  Device device() const { return table().device(); }
   std::span<const BF16> bring_together(const StageGroups& groups, std::span<const std::byte> staged,
-                                       const TokenRange& mine);
-  std::span<const std::byte> merge_exchanged(const StageGroups& groups);
+                                       const TokenRange& mine, StreamRef stream);
+  std::span<const BF16> unpack(std::span<const std::byte> records, std::int64_t tokens,
+                               StreamRef stream);
+  const std::int32_t* numbers(std::int64_t count);
+  std::span<const std::byte> merged(std::span<const std::byte> rows, int sources,
+                                    std::int64_t token_bytes, Buffer& room, StreamRef stream);
+  std::span<const std::byte> merge_exchanged(const StageGroups& groups, StreamRef stream);
   std::span<const std::byte> gather(const StageGroups& groups, std::span<const std::byte> rows,
-                                    const TokenRange& mine);
+                                    const TokenRange& mine, StreamRef stream);
 
   Prefetcher prefetcher_;
   std::optional<Ticket> ticket_;
@@ -53,9 +59,13 @@ class LayerRows {
   bool is_row_sharded_ = false;
   bool is_sequence_parallel_ = false;
   int columns_ = 0;
-  std::vector<std::byte> exchanged_;
-  std::vector<std::byte> gathered_;
-  std::vector<BF16> rows_;
+  std::span<std::byte> exchanged_;
+  Buffer exchange_room_;  ///< Rooms grow to the largest step and stay.
+  Buffer exchange_merge_room_;
+  Buffer gather_room_;
+  Buffer gather_merge_room_;
+  Buffer row_room_;
+  Buffer numbers_;
   std::optional<std::span<const BF16>> finished_;
   EngramStageTimes times_;
 };

@@ -12,9 +12,21 @@ namespace {
 
 constexpr int kAlone = -1;
 
-/// Rows are exchanged and gathered in host memory.
+/// Whether rows of other ranks can be brought to this rank's device.
+bool may_exchange(const EngramStageOptions& options) {
+  return options.device.kind == DeviceKind::Cpu || options.uses_nccl;
+}
+
 bool may_gather(const EngramStageOptions& options) {
-  return options.placement != Placement::Peer && options.device.kind == DeviceKind::Cpu;
+  return options.placement != Placement::Peer && may_exchange(options);
+}
+
+/// The communicator that carries rows of `host`'s ranks: `host` itself, or one of their GPUs, which
+/// lives on `host` then.
+std::unique_ptr<Communicator> for_rows(std::unique_ptr<Communicator>& host,
+                                       const EngramStageOptions& options) {
+  if (!host || options.device.kind == DeviceKind::Cpu) return std::move(host);
+  return make_nccl_communicator(*host, options.device);
 }
 
 bool keeps_private_memory(Placement placement) {
@@ -52,10 +64,10 @@ StageGroups make_stage_groups(const ParallelConfig& parallel, Communicator& worl
   const bool gathers = may_gather(options);
   expects(world.device().kind == DeviceKind::Cpu,
           "EngramStage: the communicator is of CUDA, needed: one of host memory");
-  if (options.shards_over_dp && is_private && options.device.kind == DeviceKind::Cuda) {
+  if (options.shards_over_dp && is_private && !may_exchange(options)) {
     throw Error(ErrorCode::Unsupported,
-                "EngramStage: shards over data-parallel ranks are exchanged in host memory, found "
-                "device cuda; host_shared and peer need no exchange");
+                "EngramStage: shards over data-parallel ranks on cuda are exchanged through nccl, "
+                "which is not asked for; host_shared and peer need no exchange");
   }
   const int node = nodes.node_of_rank[static_cast<std::size_t>(rank)];
 
@@ -64,9 +76,11 @@ StageGroups make_stage_groups(const ParallelConfig& parallel, Communicator& worl
   groups.tp_rank = place.tp;
   groups.tp_size = parallel.tp;
   const int tp_color = gathers ? rank / parallel.tp : kAlone;
-  groups.gather = unless_alone(world.split(tp_color, rank));
-  groups.exchange =
+  groups.gather_host = unless_alone(world.split(tp_color, rank));
+  groups.gather = for_rows(groups.gather_host, options);
+  groups.exchange_host =
       unless_alone(world.split(edp_color(edp, rank, is_private && options.shards_over_dp), rank));
+  groups.exchange = for_rows(groups.exchange_host, options);
   const int shard_of_node = gathers ? place.tp : 0;
   const int sharing_color =
       is_private ? kAlone : (node * parallel.pp + place.pp) * parallel.tp + shard_of_node;

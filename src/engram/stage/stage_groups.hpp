@@ -11,10 +11,12 @@ namespace penstock::detail {
 
 /// With whom a rank shares, exchanges and gathers; null where it would be alone.
 struct StageGroups {
-  std::unique_ptr<Communicator> sharing;   ///< Ranks that keep one copy of the shard's memory.
-  std::unique_ptr<Communicator> exchange;  ///< Data-parallel ranks that hold other shards.
-  std::unique_ptr<Communicator> gather;    ///< Tensor-parallel ranks that hold other shards.
-  TableShard shard;                        ///< TP-major over gather x exchange.
+  std::unique_ptr<Communicator> sharing;        ///< Ranks that keep one copy of the shard's memory.
+  std::unique_ptr<Communicator> exchange_host;  ///< What `exchange` lives on, if it is of GPUs.
+  std::unique_ptr<Communicator> gather_host;    ///< The same for `gather`.
+  std::unique_ptr<Communicator> exchange;       ///< Data-parallel ranks that hold other shards.
+  std::unique_ptr<Communicator> gather;         ///< Tensor-parallel ranks that hold other shards.
+  TableShard shard;                             ///< TP-major over gather x exchange.
   int node = 0;
   int tp_rank = 0;
   int tp_size = 1;
