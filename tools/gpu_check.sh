@@ -85,6 +85,9 @@ part_run() {
   local gate=("$penstock" run "$work/gate" --tokens examples/tokens/requests.json --token-map identity
     --device cuda --chunk 64 --verify)
   [ "$gpus" -lt 2 ] && { echo "== run of two ranks: not run, one GPU"; return; }
+  local one_column=("$penstock" run "$work/one_column" --tokens examples/tokens/requests.json --device cuda --verify)
+  "$penstock" make-model "$work/one_column" --tokenizer "$token_map" --heads 1 --max-ngram 2 \
+    --engram-vocab-size 40000 --hidden 256 >/dev/null
   for ranks in "" --processes; do
     for placement in host_shared peer; do
       step run 60 "${run[@]}" --placement $placement --dp 2 $ranks
@@ -92,6 +95,15 @@ part_run() {
     done
     for strategy in auto weight_gather; do
       step run 60 "${gate[@]}" --pcp 2 --strategy $strategy $ranks
+    done
+    # Rows and tokens that travel through NCCL.
+    step nccl 60 "${run[@]}" --placement device --tp 2 --engine nccl $ranks
+    step nccl 60 "${run[@]}" --placement device --tp 2 --sp --engine nccl $ranks
+    step nccl 60 "${run[@]}" --placement device --dp 2 --dp-shard --engine nccl $ranks
+    step nccl 60 "${one_column[@]}" --placement device --dp 2 --dp-shard --engine nccl $ranks
+    step nccl 60 "${one_column[@]}" --placement device --tp 2 --engine nccl $ranks
+    for strategy in n_shard k_shard; do
+      step nccl 60 "${gate[@]}" --pcp 2 --strategy $strategy --engine nccl $ranks
     done
   done
 }
