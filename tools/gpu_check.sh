@@ -40,7 +40,7 @@ step() { # step NAME SECONDS COMMAND...: its output goes to NAME.log
   [ $status = 0 ] || { failed=1; tail -15 "$out/$name.log" | cut -c1-300; }
 }
 
-part_tests() { step tests 200 "$tests" --gtest_brief=1; }
+part_tests() { step tests 240 "$tests"; }
 
 part_sanitizer() {
   local tool sanitizer

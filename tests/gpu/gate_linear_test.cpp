@@ -177,6 +177,9 @@ TEST(GateOnGpu, ReplaysOfAGraphSeeNewInputs) {
   GateProblem identical = problem;
   make_identical(identical);
   for (const GateStrategy strategy : {GateStrategy::WeightGather, GateStrategy::IdenticalRows}) {
+    if (strategy == GateStrategy::IdenticalRows && cuda_device_count() < 2) {
+      GTEST_SKIP() << "graphs whose kernels wait for each other: 2 GPUs are needed, 1 is here";
+    }
     const GateProblem& used = strategy == GateStrategy::IdenticalRows ? identical : problem;
     const auto expected = run_on_gpus(used, GateStrategy::Replicated, WeightArrival::Whole);
     run_thread_group(2, [&](Communicator& comm) {
