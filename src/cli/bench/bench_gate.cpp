@@ -96,6 +96,7 @@ void print_result(const GateBenchCase& bench_case, const GateBenchOptions& optio
     line["min_ms"] = result.min_ms;
     line["ratio_to_replicated"] = result.median_ms / replicated_ms;
     line["temp_bytes"] = result.temp_bytes;
+    line["peak_workspace_bytes"] = result.peak_workspace_bytes;
     line["resident_bytes_per_layer"] = result.resident_bytes;
     line["weights_moved"] = result.transfers;
     line["spread_ms"] = result.spread_ms;
@@ -112,7 +113,8 @@ void check(const GateBenchOptions& options) {
           "bench gate: --arrival needs whole or pieces");
   expects(options.layers >= 1 && options.repeat >= 1,
           "bench gate: --layers and --repeat need at least 1");
-  expects(options.work >= 0, "bench gate: --work needs at least 0");
+  expects(options.work >= 0 && options.max_temp_mib >= 0,
+          "bench gate: --work and --max-temp-mib need at least 0");
   if (options.device == "cuda" && !options.only_plan && cuda_device_count() < options.ranks) {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("bench gate: {} ranks need as many GPUs, {} are "
@@ -159,6 +161,8 @@ void add_bench_gate(CLI::App& bench, Action& action) {
   gate->add_option("--arrival", options->arrival, "Of pulled weights: whole or pieces");
   gate->add_option("--ranks", options->ranks, "Threads, on cuda each with its own GPU");
   gate->add_option("--layers", options->layers, "Length of the chain");
+  gate->add_option("--max-temp-mib", options->max_temp_mib,
+                   "Limit on a way's temporary memory, in MiB; 0: none");
   gate->add_option("--work", options->work,
                    "Products of the gate's size before each gate, as the rest of a layer");
   gate->add_option("--repeat", options->repeat, "Measurements of each way");

@@ -74,6 +74,9 @@ class Chain {
     gate.rounding = way.rounding;
     gate.device = device;
     gate.window_seconds = window_of(bench_case, options.work, device);
+    if (options.max_temp_mib > 0) {
+      gate.max_temp_bytes = static_cast<std::size_t>(options.max_temp_mib) << 20U;
+    }
     if (way.uses_one_block) gate.max_temp_bytes = one_block_bytes(bench_case);
     const auto arrival = options.arrival == "pieces" ? WeightArrival::Pieces : WeightArrival::Whole;
     stream_ = std::make_shared<WeightStream>(&comm, bench_case.shape, device, arrival);
@@ -114,6 +117,7 @@ class Chain {
   void describe(std::int64_t tokens, GateResult& result) const {
     result.temp_bytes =
         layers_[0]->workspace_bytes(tokens, GateStrategy::Auto) + stream_->buffer_bytes();
+    result.peak_workspace_bytes = layers_[0]->peak_workspace_bytes();
     result.resident_bytes = layers_[0]->resident_bytes();
     result.transfers = stream_->num_transfers();
   }

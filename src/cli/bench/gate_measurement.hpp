@@ -20,6 +20,7 @@ struct GateBenchOptions {
   int layers = 12;
   int work = 0;  ///< Products of the gate's size before each gate, as the rest of a layer.
   int repeat = 9;
+  std::int64_t max_temp_mib = 0;  ///< 0: no limit.
   bool only_plan = false;
 };
 
@@ -38,7 +39,8 @@ struct GateResult {
   double median_ms = 0;
   double min_ms = 0;
   double spread_ms = 0;
-  std::size_t temp_bytes = 0;
+  std::size_t temp_bytes = 0;            ///< What the layers reserve.
+  std::size_t peak_workspace_bytes = 0;  ///< Of it, the most that calls have used.
   std::size_t resident_bytes = 0;
   std::int64_t transfers = 0;
   double relative_error = 0;  ///< Root mean square, of a sample, against float64.
