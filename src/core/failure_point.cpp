@@ -56,8 +56,9 @@ std::vector<std::string_view> split_at_colons(std::string_view text) {
 
 std::optional<int> parse_number(std::string_view text) {
   int number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, number);
   if (error != std::errc() || rest != end || number < 0) return std::nullopt;
   return number;
 }

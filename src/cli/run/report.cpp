@@ -91,6 +91,13 @@ struct LayerSummary {
   }
 };
 
+/// A rank's part of a layer's table in host memory, where `sharers` ranks keep one copy.
+double host_table_bytes(const json& layer, int sharers) {
+  if (layer["placement"] != "host" && layer["placement"] != "host_shared") return 0;
+  const bool is_shared = layer["shared_bytes"].get<std::int64_t>() > 0;
+  return layer["resident_bytes"].get<double>() / (is_shared ? sharers : 1);
+}
+
 }  // namespace
 
 NodeMemory add_up_memory(const json& report) {
@@ -103,11 +110,7 @@ NodeMemory add_up_memory(const json& report) {
     memory.growth_bytes =
         shares_process ? std::max(memory.growth_bytes, mine) : memory.growth_bytes + mine;
     for (const json& layer : rank["layers"]) {
-      const bool is_shared = layer["shared_bytes"].get<std::int64_t>() > 0;
-      const double copies = 1 / (is_shared ? rank["sharers"].get<double>() : 1.0);
-      if (layer["placement"] == "host" || layer["placement"] == "host_shared") {
-        tables += layer["resident_bytes"].get<double>() * copies;
-      }
+      tables += host_table_bytes(layer, rank["sharers"].get<int>());
       memory.staging_bytes += layer["staging_bytes"].get<std::int64_t>();
     }
   }
