@@ -42,10 +42,10 @@ StageLayer open_layer(const ModelDir& model, int layer_id, const detail::StageGr
                       const EngramStageOptions& options) {
   const TableSpec spec = engram_table_spec(model.config(), layer_id);
   auto source = options.rows ? options.rows(layer_id) : open_checkpoint_rows(model, layer_id);
-  Table table = Table::open(spec, std::move(source), table_options(groups, options));
+  const Table table = Table::open(spec, std::move(source), table_options(groups, options));
   const int hash_index = model.config().engram->hash_layer_index(layer_id).value();
   return {
-      layer_id, hash_index, detail::LayerRows(std::move(table), groups, options),
+      layer_id, hash_index, detail::LayerRows(table, groups, options),
       EngramInjection(load_engram_weights(model, layer_id), options.device, options.max_tokens)};
 }
 
