@@ -61,7 +61,10 @@ TEST(LaunchProcesses, EndsRanksThatDoNotObey) {
   LaunchOptions options = collecting(lines, 3);
   options.settle = std::chrono::milliseconds(50);
   options.grace = std::chrono::milliseconds(50);
+  // Ranks inherit it, so that none is told to end before it has learnt to ignore that.
+  const auto before = std::signal(SIGTERM, SIG_IGN);
   const auto result = launch_processes({PENSTOCK_RANK_PROGRAM, "ignore"}, 3, options);
+  std::signal(SIGTERM, before);
   EXPECT_EQ(result.first_failure, (ProcessEnd{.rank = 0, .exit_code = 3}));
   EXPECT_EQ(to_string(result.ends[2]), "rank 2 was killed by signal 9 (Killed)");
 }

@@ -111,7 +111,7 @@ class LookupBench {
   double baseline_ms_ = 0;
 };
 
-int run_bench(const LookupBenchOptions& options) {
+int run_lookup_bench(const LookupBenchOptions& options) {
   check_lookup_options("bench lookup", options);
   if (options.in_graph && options.device != "cuda") {
     throw Error(ErrorCode::InvalidArgument, "bench lookup: --graph needs --device cuda");
@@ -128,7 +128,8 @@ void add_bench_lookup(CLI::App& bench, Action& action) {
   auto options = std::make_shared<LookupBenchOptions>();
   add_lookup_options(*lookup, *options);
   lookup->add_flag("--graph", options->in_graph, "16 reads in a CUDA graph, times of one");
-  lookup->callback([&action, options] { action = [options] { return run_bench(*options); }; });
+  lookup->callback(
+      [&action, options] { action = [options] { return run_lookup_bench(*options); }; });
 }
 
 }  // namespace penstock::cli

@@ -159,7 +159,7 @@ class PrefetchBench {
   double alone_ms_ = 0;
 };
 
-int run_bench(const LookupBenchOptions& options) {
+int run_prefetch_bench(const LookupBenchOptions& options) {
   check_lookup_options("bench prefetch", options);
   expects(options.work >= 1, "bench prefetch: --work needs at least 1");
   if (options.device != "cuda") {
@@ -180,7 +180,8 @@ void add_bench_prefetch(CLI::App& bench, Action& action) {
   options->tokens = {8192};
   add_lookup_options(*prefetch, *options);
   prefetch->add_option("--work", options->work, "Products before the rows are needed");
-  prefetch->callback([&action, options] { action = [options] { return run_bench(*options); }; });
+  prefetch->callback(
+      [&action, options] { action = [options] { return run_prefetch_bench(*options); }; });
 }
 
 }  // namespace penstock::cli
