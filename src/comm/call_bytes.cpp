@@ -11,8 +11,8 @@
 namespace penstock::detail {
 namespace {
 
-/// Whether memory of `device` is CUDA's, in a build that can have some.
-bool is_cuda(Device device) {
+/// Whether memory of `device` is CUDA's, in a build that can have some. Others never ask.
+[[maybe_unused]] bool is_cuda(Device device) {
   return build::has_cuda && device.kind == DeviceKind::Cuda;
 }
 

@@ -52,7 +52,7 @@ std::vector<GateWay> all_ways() {
 }
 
 std::vector<GateWay> chosen_ways(const std::vector<std::string>& names) {
-  const auto all = all_ways();
+  auto all = all_ways();
   if (names.empty()) return all;
   std::vector<GateWay> chosen{all.front()};  // everything is compared with replicated
   for (const std::string& name : names) {

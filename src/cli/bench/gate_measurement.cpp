@@ -46,11 +46,11 @@ struct Inputs {
 
 /// A limit under which k_shard takes all tokens at once: its buffers, and scratch of the products.
 std::size_t one_block_bytes(const GateBenchCase& bench_case) {
-  constexpr std::int64_t scratch = std::int64_t{40} << 20;
+  constexpr std::int64_t kScratch = std::int64_t{40} << 20;
   const std::int64_t columns =
       2 * bench_case.shape.hidden_size + (bench_case.ranks + 1) * bench_case.shape.output_size;
   return static_cast<std::size_t>(bench_case.tokens * columns * std::int64_t{sizeof(BF16)} +
-                                  scratch);
+                                  kScratch);
 }
 
 /// How long `work` products take before each gate, as the planner reckons.

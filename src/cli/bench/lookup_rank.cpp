@@ -72,7 +72,7 @@ LookupRank::LookupRank(const LookupBenchOptions& options, Communicator& comm)
     : comm_(comm),
       repeat_(options.repeat),
       device_(options.device == "cuda" ? Device::cuda(comm.rank()) : Device::cpu()),
-      max_tokens_(*std::max_element(options.tokens.begin(), options.tokens.end())),
+      max_tokens_(*std::ranges::max_element(options.tokens)),
       table_(open_table(options, placement_of(options), {}, device_,
                         group_for(placement_of(options), comm))),
       stream_(Stream::create(device_)),

@@ -13,7 +13,7 @@ struct Spread {
 };
 
 inline Spread spread_of(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
+  std::ranges::sort(times);
   const std::size_t count = times.size();
   return {times[count / 2], times.front(), times[count * 3 / 4] - times[count / 4]};
 }
