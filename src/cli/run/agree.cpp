@@ -83,6 +83,7 @@ Settings settings_of(const RunOptions& options) {
       {"--allow-fallback", flag(options.may_fall_back)},
       {"--strategy", options.strategy.empty() ? "absent" : options.strategy},
       {"--device", options.device == DeviceKind::Cpu ? "cpu" : "cuda"},
+      {"--engine", options.engine},
       {"--requests", std::to_string(options.requests)},
       {"--chunk", std::to_string(options.chunk)},
       {"--decode", std::to_string(options.decode)},
