@@ -1,0 +1,105 @@
+// The sizes of released models, too large for every day: run when PENSTOCK_FULL_SIZES=1 asks for it.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gate/gate_ranks.hpp"
+
+namespace penstock {
+namespace {
+
+bool are_wanted() {
+  const char* value = std::getenv("PENSTOCK_FULL_SIZES");
+  return value != nullptr && std::string(value) == "1";
+}
+
+/// Relative to the size of what is expected, as a root mean square.
+double distance(std::span<const BF16> found, std::span<const BF16> expected) {
+  double difference = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    difference += std::pow(to_float(found[i]) - to_float(expected[i]), 2);
+    size += std::pow(to_float(expected[i]), 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST(GateFullSize, KShardOfThirtyTwoThousandTokensTakesSixtyFourMebibytes) {
+  if (!are_wanted()) {
+    GTEST_SKIP() << "PENSTOCK_FULL_SIZES is not 1: 12 TFLOP and 6 GiB of memory";
+  }
+  constexpr GateShape kShape{.hidden_size = 2816, .output_size = 8192};
+  constexpr std::int64_t kTokens = 32768;
+  constexpr std::size_t kLimit = std::size_t{64} << 20;
+  constexpr int kRanks = 8;
+  // All ranks have the same tokens, so that one set of inputs serves them.
+  const GateProblem problem = make_problem(kShape, {kTokens});
+  constexpr std::int64_t kSampled = 64;
+  GateProblem sample = problem;
+  sample.tokens = {kSampled};
+  sample.x[0].resize(static_cast<std::size_t>(kSampled * kShape.hidden_size));
+  sample.attn_out[0].resize(static_cast<std::size_t>(kSampled * kShape.output_size));
+  const auto expected = run_alone(sample);
+  GateOptions options;
+  options.strategy = GateStrategy::KShard;
+  options.max_temp_bytes = kLimit;
+  run_thread_group(kRanks, [&](Communicator& comm) {
+    GateLinear gate(kShape, problem.weight, WeightPart::Full, &comm, options);
+    std::vector<BF16> out(problem.attn_out[0].size());
+    GateCall call = call_of(problem, 0, out);
+    const std::vector<std::int64_t> counts(kRanks, kTokens);
+    call.token_counts = counts;
+    gate.forward(call);
+    EXPECT_LE(gate.peak_workspace_bytes(), kLimit);
+    EXPECT_LE(distance(std::span(out).first(expected[0].size()), expected[0]), 4e-3);
+    if (comm.rank() == 0) {
+      std::printf("blocks of %lld tokens, peak workspace %zu bytes of %zu\n",
+                  static_cast<long long>(gate.block_tokens()), gate.peak_workspace_bytes(), kLimit);
+    }
+  });
+}
+
+TEST(GateFullSize, EveryStrategyAtEverySize) {
+  if (!are_wanted()) {
+    GTEST_SKIP() << "PENSTOCK_FULL_SIZES is not 1: minutes of matrix products";
+  }
+  constexpr GateShape kShapes[] = {{2816, 8192},
+                                   {2816, 32, GatingType::Headwise},
+                                   {6144, 64, GatingType::Headwise},
+                                   {2820, 820}};
+  for (const GateShape& shape : kShapes) {
+    for (const int ranks : {2, 3, 8}) {
+      for (const std::int64_t tokens : {257, 1024}) {
+        std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), tokens);
+        counts.front() = 0;  // ragged
+        const std::int64_t width = shape.gating == GatingType::Headwise ? 128 : 1;
+        const GateProblem problem = make_problem(shape, counts, width);
+        const auto expected = run_alone(problem);
+        for (const auto strategy : {GateStrategy::NShard, GateStrategy::WeightGather}) {
+          GateOptions options;
+          options.strategy = strategy;
+          EXPECT_TRUE(run_ranks(problem, options) == expected)
+              << to_string(strategy) << ", " << shape.hidden_size << " x " << shape.output_size
+              << ", " << ranks << " ranks, " << tokens << " tokens";
+        }
+        GateOptions options;
+        options.strategy = GateStrategy::KShard;
+        const auto found = run_ranks(problem, options);
+        for (std::size_t rank = 1; rank < found.size(); ++rank) {
+          EXPECT_LE(distance(found[rank], expected[rank]), 5e-3) << "rank " << rank;
+        }
+      }
+      std::printf("%lld x %lld, %d ranks: done\n", static_cast<long long>(shape.hidden_size),
+                  static_cast<long long>(shape.output_size), ranks);
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock
