@@ -20,9 +20,12 @@ if(PENSTOCK_WERROR)
               "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Werror;--Werror=all-warnings>")
 endif()
 
-if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ takes an unnamed namespace for one of a header where its file is included by a unity file.
-  target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>")
+if(CMAKE_UNITY_BUILD)
+  # What one file calls a name is no shadow of another's, and g++ takes an unnamed namespace for one of a header where
+  # its file is included by a unity file. Other builds warn of both.
+  target_compile_options(
+    penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>"
+                             "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>")
 endif()
 
 if(PENSTOCK_SANITIZE)

@@ -33,23 +33,23 @@ TEST(GateFullSize, KShardOfThirtyTwoThousandTokensTakesSixtyFourMebibytes) {
   if (!are_wanted()) {
     GTEST_SKIP() << "PENSTOCK_FULL_SIZES is not 1: 12 TFLOP and 6 GiB of memory";
   }
-  constexpr GateShape kShape{.hidden_size = 2816, .output_size = 8192};
+  constexpr GateShape kFullShape{.hidden_size = 2816, .output_size = 8192};
   constexpr std::int64_t kTokens = 32768;
   constexpr std::size_t kLimit = std::size_t{64} << 20;
   constexpr int kRanks = 8;
   // All ranks have the same tokens, so that one set of inputs serves them.
-  const GateProblem problem = make_problem(kShape, {kTokens});
+  const GateProblem problem = make_problem(kFullShape, {kTokens});
   constexpr std::int64_t kSampled = 64;
   GateProblem sample = problem;
   sample.tokens = {kSampled};
-  sample.x[0].resize(static_cast<std::size_t>(kSampled * kShape.hidden_size));
-  sample.attn_out[0].resize(static_cast<std::size_t>(kSampled * kShape.output_size));
+  sample.x[0].resize(static_cast<std::size_t>(kSampled * kFullShape.hidden_size));
+  sample.attn_out[0].resize(static_cast<std::size_t>(kSampled * kFullShape.output_size));
   const auto expected = run_alone(sample);
   GateOptions options;
   options.strategy = GateStrategy::KShard;
   options.max_temp_bytes = kLimit;
   run_thread_group(kRanks, [&](Communicator& comm) {
-    GateLinear gate(kShape, problem.weight, WeightPart::Full, &comm, options);
+    GateLinear gate(kFullShape, problem.weight, WeightPart::Full, &comm, options);
     std::vector<BF16> out(problem.attn_out[0].size());
     GateCall call = call_of(problem, 0, out);
     const std::vector<std::int64_t> counts(kRanks, kTokens);
