@@ -22,7 +22,7 @@ endif()
 
 if(CMAKE_UNITY_BUILD)
   # What one file calls a name is no shadow of another's, and g++ takes an unnamed namespace for one of a header where
-  # its file is included by a unity file. Other builds warn of both.
+  # its file is included by a unity file. The debug presets, which are no unity builds, warn of both.
   target_compile_options(
     penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>"
                              "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>")
