@@ -17,8 +17,8 @@ class WeightStreamImpl;
 
 /// How pulled weights reach a layer's product, on CUDA.
 enum class WeightArrival {
-  Whole,  ///< In one buffer with this rank's rows, so that a layer is one product.
-  Pieces  ///< Beside this rank's rows, which are multiplied first, where they are.
+  Whole,  ///< A layer is one product, once all rows are there.
+  Pieces  ///< This rank's rows are multiplied first, before the others have arrived.
 };
 
 /// The memory through which the weights of many layers travel, one after the other. All layers of
@@ -32,7 +32,8 @@ enum class WeightArrival {
 /// Threads: one rank's calls, one at a time; the layers that share it belong to one rank.
 class WeightStream {
  public:
-  /// `largest` is the biggest gate that will use it. `comm` null: a group of one.
+  /// `largest` is the biggest gate that will use it; on CUDA a larger one is refused when it is made.
+  /// `comm` null: a group of one.
   ///
   /// Errors: InvalidArgument for sizes below 1; OutOfMemory, when the first layer needs memory.
   WeightStream(Communicator* comm, GateShape largest, Device device = {},
