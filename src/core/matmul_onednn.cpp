@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/matmul_impl.hpp"
+#include "core/mix_bits.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
 
@@ -53,13 +56,33 @@ std::optional<dnnl::matmul::primitive_desc> plan(const Descriptions& d) {
   }
 }
 
+/// oneDNN's word for the kernel that it would use; of a typical shape, so that it is one answer.
+const std::string& implementation() {
+  static const std::string name = [] {
+    const auto planned = plan(describe({64, 256, 256, 256, 256, 256}, kBf16, kBf16));
+    return planned ? std::string(planned->impl_info_str()) : std::string("float");
+  }();
+  return name;
+}
+
+bool is_brgemm(std::string_view name) {
+  return name.starts_with("brg:");
+}
+
+/// With AMX, oneDNN cuts long sums over its threads when there are 16 or more, as it sees fit for m
+/// and n: an element's bits would depend on both.
+int most_threads() {
+  static const bool has_amx = implementation().find("amx") != std::string::npos;
+  return has_amx ? 15 : std::numeric_limits<int>::max();
+}
+
 void execute(const dnnl::matmul::primitive_desc& planned, const Descriptions& d, const void* x,
              const void* w, void* out) {
   // oneDNN takes mutable pointers for operands that it only reads.
   const auto wrap = [](const memory::desc& desc, const void* data) {
     return memory(desc, engine(), const_cast<void*>(data));
   };
-  omp_set_num_threads(parallel_threads());  // counts for the calling thread alone
+  omp_set_num_threads(std::min(parallel_threads(), most_threads()));  // of the calling thread alone
   try {
     dnnl::stream stream(engine());
     dnnl::matmul(planned).execute(stream, {{DNNL_ARG_SRC, wrap(d.x, x)},
@@ -121,21 +144,95 @@ void multiply_one_column(const MatmulTask& task) {
   }
 }
 
-/// oneDNN's word for the kernel that it would use; of a typical shape, so that it is one answer.
-const std::string& implementation() {
-  static const std::string name = [] {
-    const auto planned = plan(describe({64, 256, 256, 256, 256, 256}, kBf16, kBf16));
-    return planned ? std::string(planned->impl_info_str()) : std::string("float");
-  }();
-  return name;
+bool is_dense(const MatmulShape& s) {
+  const bool is_one_row = s.m == 1;
+  return (is_one_row || (s.x_stride == s.k && s.out_stride == s.n)) && s.w_stride == s.k;
+}
+
+std::vector<BF16> dense_copy(const BF16* source, std::int64_t rows, std::int64_t columns,
+                             std::int64_t stride) {
+  std::vector<BF16> copy(static_cast<std::size_t>(rows * columns));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(source + row * stride, columns, copy.data() + row * columns);
+  }
+  return copy;
+}
+
+/// The brgemm kernels take dense arrays only; for others oneDNN has a kernel with other bits. Copies
+/// keep the bits.
+void multiply_dense(const MatmulTask& task) {
+  const MatmulShape& s = task.shape;
+  std::vector<BF16> x;
+  std::vector<BF16> w;
+  if (s.x_stride != s.k) x = dense_copy(task.x, s.m, s.k, s.x_stride);
+  if (s.w_stride != s.k) w = dense_copy(task.w, s.n, s.k, s.w_stride);
+  std::vector<float> sums(static_cast<std::size_t>(s.m * s.n));
+  matmul_onednn({.shape = {s.m, s.n, s.k, s.k, s.k, s.n},
+                 .x = x.empty() ? task.x : x.data(),
+                 .w = w.empty() ? task.w : w.data(),
+                 .out_float = sums.data()});
+  for (std::int64_t row = 0; row < s.m; ++row) {
+    const auto from = sums.begin() + row * s.n;
+    if (task.out_float != nullptr) std::copy_n(from, s.n, task.out_float + row * s.out_stride);
+    if (task.out_bf16 == nullptr) continue;
+    std::transform(from, from + s.n, task.out_bf16 + row * s.out_stride,
+                   [](float sum) { return to_bf16(sum); });
+  }
+}
+
+/// Numbers around 0 that are the same in every process.
+std::vector<BF16> sample_values(std::int64_t count, std::uint64_t seed) {
+  std::vector<BF16> made(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const std::uint64_t bits = mix_bits(seed + i * kGoldenGamma);
+    made[i] = to_bf16(static_cast<float>(bits >> 40U) / 16777216.0F - 0.5F);
+  }
+  return made;
+}
+
+/// Whether a few parts of one product have the bits of the whole on this processor.
+bool do_parts_keep_bits() {
+  constexpr std::int64_t kRows = 33;
+  constexpr std::int64_t kColumns = 72;
+  constexpr std::int64_t kSum = 2 * 1024 + 36;  // oneDNN thinks of cutting sums from 1,024 on
+  struct Part {
+    std::int64_t row;
+    std::int64_t rows;
+    std::int64_t column;
+    std::int64_t columns;
+  };
+  constexpr Part kWhole{0, kRows, 0, kColumns};
+  constexpr Part kParts[] = {{0, 1, 0, kColumns}, {5, 2, 3, 2}, {0, kRows, 0, 35}, {1, 32, 35, 37}};
+  const auto x = sample_values(kRows * kSum, 1);
+  const auto w = sample_values(kColumns * kSum, 2);
+  const auto multiply = [&](const Part& part) {
+    std::vector<float> out(static_cast<std::size_t>(part.rows * part.columns));
+    matmul_onednn({.shape = {part.rows, part.columns, kSum, kSum, kSum, part.columns},
+                   .x = x.data() + part.row * kSum,
+                   .w = w.data() + part.column * kSum,
+                   .out_float = out.data()});
+    return out;
+  };
+  const auto whole = multiply(kWhole);
+  return std::ranges::all_of(kParts, [&](const Part& part) {
+    const auto found = multiply(part);
+    for (std::int64_t row = 0; row < part.rows; ++row) {
+      const auto* expected = whole.data() + (part.row + row) * kColumns + part.column;
+      const auto* mine = found.data() + row * part.columns;
+      if (!std::equal(mine, mine + part.columns, expected)) return false;
+    }
+    return true;
+  });
 }
 
 }  // namespace
 
 bool matmul_onednn_keeps_bits() {
   // Measured with 2.6.3: the brgemm kernels keep an element's bits over any cut of m and n; the
-  // gemm:jit ones take another path for m = 1 and for odd widths.
-  return implementation().starts_with("brg:");
+  // gemm:jit ones take another path for m = 1 and for odd widths. Other versions and processors are
+  // asked.
+  static const bool keeps = is_brgemm(implementation()) && do_parts_keep_bits();
+  return keeps;
 }
 
 std::string matmul_onednn_name() {
@@ -147,6 +244,8 @@ void matmul_onednn(const MatmulTask& task) {
   const auto d = describe(task.shape, kBf16, task.out_bf16 != nullptr ? kBf16 : kFloat);
   const auto planned = plan(d);
   if (!planned) return multiply_widened(task);
+  const bool has_other_bits = is_brgemm(implementation()) && !is_brgemm(planned->impl_info_str());
+  if (has_other_bits && !is_dense(task.shape)) return multiply_dense(task);
   void* out = task.out_bf16 != nullptr ? static_cast<void*>(task.out_bf16)
                                        : static_cast<void*>(task.out_float);
   execute(*planned, d, task.x, task.w, out);

@@ -82,7 +82,7 @@ TEST(Matmul, RoundsTheFloatSumOnce) {
 TEST(Matmul, KeepsAnElementsBitsOverCutsOfMAndN) {
   constexpr std::int64_t m = 37;
   constexpr std::int64_t n = 103;
-  constexpr std::int64_t k = 301;
+  constexpr std::int64_t k = 2820;  // long enough that kernels differ in the order of their sums
   const auto x = random_bf16(m * k, 5);
   const auto w = random_bf16(n * k, 6);
   for (const MatmulKernel kernel : {MatmulKernel::Automatic, MatmulKernel::Plain}) {
@@ -105,6 +105,36 @@ TEST(Matmul, KeepsAnElementsBitsOverCutsOfMAndN) {
                   w, std::span<float>(one), kernel);
       EXPECT_TRUE(std::equal(one.begin(), one.end(), whole.begin() + row * n)) << "row " << row;
     }
+  }
+}
+
+TEST(Matmul, StridesDoNotChangeBits) {
+  constexpr std::int64_t m = 9;
+  constexpr std::int64_t n = 21;
+  constexpr std::int64_t k = 2816;
+  constexpr std::int64_t step = k + 32;
+  const auto x = random_bf16(m * step, 5);
+  const auto w = random_bf16(n * step, 6);
+  const auto dense = [](const std::vector<BF16>& strided, std::int64_t rows) {
+    std::vector<BF16> copy;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto from = strided.begin() + row * step;
+      copy.insert(copy.end(), from, from + k);
+    }
+    return copy;
+  };
+  std::vector<float> expected(m * n);
+  matmul_bf16({.m = m, .n = n, .k = k}, dense(x, m), dense(w, n), std::span<float>(expected));
+  std::vector<float> found(expected.size());
+  matmul_bf16({.m = m, .n = n, .k = k, .x_stride = step}, x, dense(w, n), std::span<float>(found));
+  EXPECT_EQ(found, expected) << "x";
+  matmul_bf16({.m = m, .n = n, .k = k, .w_stride = step}, dense(x, m), w, std::span<float>(found));
+  EXPECT_EQ(found, expected) << "w";
+  std::vector<BF16> rounded(m * 24);
+  matmul_bf16({.m = m, .n = n, .k = k, .out_stride = 24}, dense(x, m), dense(w, n),
+              std::span<BF16>(rounded));
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(rounded[i / n * 24 + i % n], to_bf16(expected[i])) << "out " << i;
   }
 }
 

@@ -1,4 +1,4 @@
-// The sizes of released models, too large for every day: run when PENSTOCK_FULL_SIZES=1 asks for it.
+// The peak memory of k_shard at a released size: run when PENSTOCK_FULL_SIZES=1 asks for it.
 
 #include <gtest/gtest.h>
 
@@ -62,43 +62,6 @@ TEST(GateFullSize, KShardOfThirtyTwoThousandTokensTakesSixtyFourMebibytes) {
                   static_cast<long long>(gate.block_tokens()), gate.peak_workspace_bytes(), kLimit);
     }
   });
-}
-
-TEST(GateFullSize, EveryStrategyAtEverySize) {
-  if (!are_wanted()) {
-    GTEST_SKIP() << "PENSTOCK_FULL_SIZES is not 1: minutes of matrix products";
-  }
-  constexpr GateShape kShapes[] = {{2816, 8192},
-                                   {2816, 32, GatingType::Headwise},
-                                   {6144, 64, GatingType::Headwise},
-                                   {2820, 820}};
-  for (const GateShape& shape : kShapes) {
-    for (const int ranks : {2, 3, 8}) {
-      for (const std::int64_t tokens : {257, 1024}) {
-        std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), tokens);
-        counts.front() = 0;  // ragged
-        const std::int64_t width = shape.gating == GatingType::Headwise ? 128 : 1;
-        const GateProblem problem = make_problem(shape, counts, width);
-        const auto expected = run_alone(problem);
-        for (const auto strategy : {GateStrategy::NShard, GateStrategy::WeightGather}) {
-          GateOptions options;
-          options.strategy = strategy;
-          EXPECT_TRUE(run_ranks(problem, options) == expected)
-              << to_string(strategy) << ", " << shape.hidden_size << " x " << shape.output_size
-              << ", " << ranks << " ranks, " << tokens << " tokens";
-        }
-        GateOptions options;
-        options.strategy = GateStrategy::KShard;
-        const auto found = run_ranks(problem, options);
-        for (std::size_t rank = 1; rank < found.size(); ++rank) {
-          EXPECT_LE(distance(found[rank], expected[rank]), 5e-3) << "rank " << rank;
-        }
-      }
-      std::printf("%lld x %lld, %d ranks: done\n", static_cast<long long>(shape.hidden_size),
-                  static_cast<long long>(shape.output_size), ranks);
-      std::fflush(stdout);
-    }
-  }
 }
 
 }  // namespace
