@@ -22,6 +22,7 @@
 #include "penstock/core/error.hpp"
 #include "penstock/engram/engram_gate.hpp"
 #include "penstock/engram/engram_layer.hpp"
+#include "penstock/table/host_backing.hpp"
 #include "penstock/table/placement.hpp"
 #include "row_ids.hpp"
 
@@ -112,11 +113,15 @@ struct Layer {
 
 Layer* open_layer(const std::filesystem::path& model_dir, int layer, const std::string& placement,
                   const std::shared_ptr<Communicator>& comm, std::int64_t max_tokens,
-                  nb::handle device, int slots) {
+                  nb::handle device, int slots, const std::string& backing) {
   const std::optional<Placement> word = parse_placement(placement);
   expects(word.has_value(), "placement: found \"" + placement +
                                 "\", needs auto, device, peer, host, host_shared or file");
+  const std::optional<HostBacking> backing_word = parse_host_backing(backing);
+  expects(backing_word.has_value(),
+          "backing: found \"" + backing + "\", needs auto, cumem, hugetlb or memfd");
   EngramLayerOptions options;
+  options.backing = *backing_word;
   options.placement = *word;
   options.device = device_from(device);
   options.group = comm.get();
@@ -224,10 +229,11 @@ One call at a time.)")
       .def_static("open", &open_layer, nb::rv_policy::take_ownership, nb::arg("model_dir"),
                   nb::arg("layer"), nb::arg("placement") = "auto", nb::arg("comm") = nb::none(),
                   nb::arg("max_tokens") = 8192, nb::kw_only(), nb::arg("device") = nb::none(),
-                  nb::arg("slots") = 2, nb::keep_alive<0, 4>(),
+                  nb::arg("slots") = 2, nb::arg("backing") = "auto", nb::keep_alive<0, 4>(),
                   nb::sig("def open(model_dir: str | os.PathLike[str], layer: int, placement: str "
                           "= 'auto', comm: Communicator | None = None, max_tokens: int = 8192, *, "
-                          "device: typing.Any = None, slots: int = 2) -> EngramLayer"),
+                          "device: typing.Any = None, slots: int = 2, backing: str = 'auto') -> "
+                          "EngramLayer"),
                   R"(Opens a layer's table and weights. Collective over `comm`.
 
 Args:
@@ -237,6 +243,7 @@ Args:
     max_tokens: of one step.
     device: as for Table.open().
     slots: tickets that may be held at once.
+    backing: as for Table.open().
 
 Raises:
     InvalidArgument: for options out of range.

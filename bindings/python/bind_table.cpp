@@ -26,6 +26,7 @@
 #include "penstock/engram/engram_layer.hpp"
 #include "penstock/reader/gather_rows.hpp"
 #include "penstock/table/column_shards.hpp"
+#include "penstock/table/host_backing.hpp"
 #include "penstock/table/placement.hpp"
 #include "penstock/table/table.hpp"
 #include "row_ids.hpp"
@@ -72,6 +73,13 @@ Placement placement_from(const std::string& word) {
   return *placement;
 }
 
+HostBacking backing_from(const std::string& word) {
+  const std::optional<HostBacking> backing = parse_host_backing(word);
+  expects(backing.has_value(),
+          "backing: found \"" + word + "\", needs auto, cumem, hugetlb or memfd");
+  return *backing;
+}
+
 // A table and the place of its ids among those of a step.
 struct LayerTable {
   Table table;
@@ -80,13 +88,14 @@ struct LayerTable {
 
 LayerTable open_table(const std::filesystem::path& model_dir, int layer, std::pair<int, int> shard,
                       const std::string& placement, const std::shared_ptr<Communicator>& comm,
-                      nb::handle device, bool may_fall_back) {
+                      nb::handle device, bool may_fall_back, const std::string& backing) {
   TableOptions options;
   options.placement = placement_from(placement);
   options.shard = {shard.first, shard.second};
   options.device = device_from(device);
   options.group = comm.get();
   options.may_fall_back = may_fall_back;
+  options.backing = backing_from(backing);
   const nb::gil_scoped_release release;
   const ModelDir model = ModelDir::open(model_dir);
   TableSpec spec = engram_table_spec(model.config(), layer);
@@ -146,6 +155,7 @@ nb::dict status_of(const LayerTable& self) {
   out["placement"] = std::string(to_string(status.placement));
   out["device"] = to_string(self.table.device());
   out["backing"] = status.backing;
+  out["backing_choice"] = status.backing_choice;
   out["resident_bytes"] = status.resident_bytes;
   out["shared_bytes"] = status.shared_bytes;
   out["is_row_sharded"] = status.is_row_sharded;
@@ -163,11 +173,11 @@ valid when it is gone.)")
       .def_static("open", &open_table, nb::arg("model_dir"), nb::arg("layer"),
                   nb::arg("shard") = std::pair(0, 1), nb::arg("placement") = "auto",
                   nb::arg("comm") = nb::none(), nb::kw_only(), nb::arg("device") = nb::none(),
-                  nb::arg("may_fall_back") = false,
+                  nb::arg("may_fall_back") = false, nb::arg("backing") = "auto",
                   nb::sig("def open(model_dir: str | os.PathLike[str], layer: int, shard: "
                           "tuple[int, int] = (0, 1), placement: str = 'auto', comm: Communicator "
                           "| None = None, *, device: typing.Any = None, may_fall_back: bool = "
-                          "False) -> Table"),
+                          "False, backing: str = 'auto') -> Table"),
                   R"(Places and loads a layer's table. Collective over `comm`.
 
 Args:
@@ -180,9 +190,10 @@ Args:
     device: where rows are read: "cpu", "cuda", "cuda:1" or a torch.device. None is the current
         CUDA device if there is one, else the CPU.
     may_fall_back: take another placement, and say so in `status`, if this one cannot be had.
+    backing: what the memory of "host_shared" is made of: "auto", "cumem", "hugetlb" or "memfd".
 
 Raises:
-    InvalidArgument: for an illegal shard or placement.
+    InvalidArgument: for an illegal shard, placement or backing.
     Error: NotFound, CorruptFile, Unsupported, OutOfMemory, PeerFailed. Nothing is left then.)")
       .def("lookup", &lookup, nb::arg("row_ids"),
            nb::sig("def lookup(self, row_ids: penstock._typing.ArrayT) -> penstock._typing.ArrayT"),
@@ -200,7 +211,7 @@ Raises:
     InvalidArgument: for another shape, or a value that does not fit int32. A row id out of
         range is no error: it gives zeros and is counted in `rejected_ids`.)")
       .def_prop_ro("status", &status_of, nb::sig("def status(self) -> dict[str, typing.Any]"),
-                   "What became of the table: placement, backing, bytes, seconds to load.")
+                   "What became of the table: placement, backing and why, bytes, seconds to load.")
       .def_prop_ro(
           "layer", [](const LayerTable& self) { return self.table.spec().layer_id; },
           "Model layer id.")

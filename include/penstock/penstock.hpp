@@ -47,6 +47,7 @@
 #include "penstock/reader/gather_rows.hpp"
 #include "penstock/reader/prefetcher.hpp"
 #include "penstock/table/column_shards.hpp"
+#include "penstock/table/host_backing.hpp"
 #include "penstock/table/placement.hpp"
 #include "penstock/table/row_source.hpp"
 #include "penstock/table/table.hpp"

@@ -110,6 +110,8 @@ void add_options(CLI::App& command, RunArguments& arguments) {
   command.add_flag("--dp-shard", options.shards_over_dp, "spread private tables over dp ranks too");
   command.add_option("--placement", arguments.placement, "where rows live")
       ->check(CLI::IsMember({"auto", "device", "peer", "host", "host_shared", "file"}));
+  command.add_option("--backing", arguments.backing, "what the memory of host_shared is made of")
+      ->check(CLI::IsMember({"auto", "cumem", "hugetlb", "memfd"}));
   command.add_option("--reader", arguments.reader, "how rows are read")
       ->check(CLI::IsMember({"direct"}));
   command

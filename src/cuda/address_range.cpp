@@ -44,12 +44,24 @@ AddressRange AddressRange::reserve(Device device, std::size_t bytes) {
 
 void AddressRange::map(std::size_t offset, const VirtualMemory& memory, std::size_t bytes) {
   if (bytes == 0) return;
+  place(offset, memory.handle(), bytes);
   const DeviceGuard guard(device_);
-  const CUdeviceptr address = address_of(data_ + offset);
-  check_driver(driver().mem_map(address, bytes, 0, memory.handle(), 0), "cuMemMap");
-  parts_.push_back({offset, bytes});
   const CUmemAccessDesc access = access_of(device_);
-  check_driver(driver().mem_set_access(address, bytes, &access, 1), "cuMemSetAccess");
+  check_driver(driver().mem_set_access(address_of(data_ + offset), bytes, &access, 1),
+               "cuMemSetAccess");
+}
+
+void AddressRange::place(std::size_t offset, unsigned long long handle, std::size_t bytes) {
+  const DeviceGuard guard(device_);
+  check_driver(driver().mem_map(address_of(data_ + offset), bytes, 0, handle, 0), "cuMemMap");
+  parts_.push_back({offset, bytes});
+}
+
+bool AddressRange::allow(std::size_t offset, std::size_t bytes, const CUmemLocation& location,
+                         CUmemAccess_flags flags) {
+  const DeviceGuard guard(device_);
+  const CUmemAccessDesc access{.location = location, .flags = flags};
+  return driver().mem_set_access(address_of(data_ + offset), bytes, &access, 1) == CUDA_SUCCESS;
 }
 
 void AddressRange::reset() noexcept {

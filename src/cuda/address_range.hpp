@@ -29,6 +29,13 @@ class AddressRange {
   /// be there yet.
   void map(std::size_t offset, const VirtualMemory& memory, std::size_t bytes);
 
+  /// Like map(), of an allocation that the driver knows by `handle`, and without access for anybody.
+  void place(std::size_t offset, unsigned long long handle, std::size_t bytes);
+
+  /// Lets `location` use what was put at `offset` as `flags` say. False where the driver refuses.
+  bool allow(std::size_t offset, std::size_t bytes, const CUmemLocation& location,
+             CUmemAccess_flags flags);
+
   std::byte* data() const noexcept { return data_; }
 
   /// The caller has made sure that no kernel or copy uses it any more.

@@ -37,6 +37,7 @@ DriverApi load() {
   find("cuMemGetAllocationGranularity", api.mem_granularity);
   find("cuMemExportToShareableHandle", api.mem_export);
   find("cuMemImportFromShareableHandle", api.mem_import);
+  find("cuMemGetAllocationPropertiesFromHandle", api.mem_properties);
   find("cuDeviceGetAttribute", api.device_attribute);
   find("cuGetErrorString", api.error_string);
   return api;

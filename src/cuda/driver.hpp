@@ -19,6 +19,7 @@ struct DriverApi {
   decltype(&::cuMemGetAllocationGranularity) mem_granularity = nullptr;
   decltype(&::cuMemExportToShareableHandle) mem_export = nullptr;
   decltype(&::cuMemImportFromShareableHandle) mem_import = nullptr;
+  decltype(&::cuMemGetAllocationPropertiesFromHandle) mem_properties = nullptr;
   decltype(&::cuDeviceGetAttribute) device_attribute = nullptr;
   decltype(&::cuGetErrorString) error_string = nullptr;
 };

@@ -33,6 +33,7 @@ EngramLayer EngramLayer::open(const ModelDir& model, int layer_id,
   table_options.device = options.device;
   table_options.group = options.group;
   table_options.may_fall_back = options.may_fall_back;
+  table_options.backing = options.backing;
   Table table = Table::open(engram_table_spec(model.config(), layer_id),
                             open_checkpoint_rows(model, layer_id), table_options);
   return {std::move(table), weights, options};

@@ -41,6 +41,11 @@ void check_spec(const TableSpec& spec, const RowSource* rows, const TableOptions
               options.shard.index < options.shard.count,
           fmt::format("found shard {} of {}, needed: 0 <= index < count", options.shard.index,
                       options.shard.count));
+  const bool may_be_shared =
+      options.placement == Placement::HostShared || options.placement == Placement::Auto;
+  expects(options.backing == HostBacking::Auto || may_be_shared,
+          fmt::format("backing {} is named for placement {}, needed: host_shared",
+                      to_string(options.backing), to_string(options.placement)));
   const std::int64_t owned = column_shards(spec.head_sizes, 1).front().row_end;
   expects(owned <= spec.num_rows, fmt::format("the columns have {} rows together, needed: at most "
                                               "the table's {}",
@@ -77,10 +82,10 @@ TableView shard_bounds(const TableSpec& spec, const TableShard& shard) {
 std::string arguments_text(const TableSpec& spec, const TableOptions& options) {
   return fmt::format(
       "layer {}, {} rows of {} elements, columns of [{}] rows, shard {} of {}, "
-      "placement {}, fallback {}, {}",
+      "placement {}, backing {}, fallback {}, {}",
       spec.layer_id, spec.num_rows, spec.head_dim, fmt::join(spec.head_sizes, ", "),
       options.shard.index, options.shard.count, to_string(options.placement),
-      options.may_fall_back ? "allowed" : "refused",
+      to_string(options.backing), options.may_fall_back ? "allowed" : "refused",
       options.device.kind == DeviceKind::Cpu ? "cpu" : "cuda");
 }
 
@@ -197,7 +202,8 @@ Table Table::open(const TableSpec& spec, std::shared_ptr<const RowSource> rows,
   agree_on_arguments(spec, rows.get(), options, stages, state->rejected);
   const ShardRequest request{.rows = std::move(rows),
                              .bounds = shard_bounds(spec, options.shard),
-                             .device = options.device};
+                             .device = options.device,
+                             .backing = options.backing};
   PlacedShard placed = place_first(placements_to_try(options), request, stages, state->status);
   state->spec = spec;
   state->device = options.device;
@@ -205,6 +211,7 @@ Table Table::open(const TableSpec& spec, std::shared_ptr<const RowSource> rows,
   state->view.rejected = reinterpret_cast<std::uint64_t*>(state->rejected.data());
   state->memory = std::move(placed.memory);
   state->status.backing = std::move(placed.backing);
+  state->status.backing_choice = std::move(placed.backing_choice);
   state->status.resident_bytes = placed.resident_bytes;
   state->status.shared_bytes = placed.shared_bytes;
   state->status.is_row_sharded = is_row_sharded(spec, options.shard);

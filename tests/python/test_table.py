@@ -188,6 +188,10 @@ def test_open_says_what_is_wrong(model_dir: pathlib.Path, tmp_path: pathlib.Path
         ({"model_dir": tmp_path / "none", "layer": 1}, "NotFound"),
         ({"model_dir": model_dir, "layer": 2}, "NotFound"),
         ({"model_dir": model_dir, "layer": 1, "placement": "cloud"}, "InvalidArgument"),
+        ({"model_dir": model_dir, "layer": 1, "backing": "cloud"}, "InvalidArgument"),
+        ({"model_dir": model_dir, "layer": 1, "placement": "host", "backing": "memfd"},
+         "InvalidArgument"),
+        ({"model_dir": model_dir, "layer": 1, "backing": "cumem"}, "Unsupported"),
         ({"model_dir": model_dir, "layer": 1, "shard": (2, 2)}, "InvalidArgument"),
         ({"model_dir": model_dir, "layer": 1, "device": "tpu"}, "InvalidArgument"),
         ({"model_dir": model_dir, "layer": 1, "device": "cuda:x"}, "InvalidArgument"),
@@ -195,6 +199,14 @@ def test_open_says_what_is_wrong(model_dir: pathlib.Path, tmp_path: pathlib.Path
         with pytest.raises(penstock.Error) as caught:
             penstock.Table.open(**{"device": "cpu", **arguments})
         assert caught.value.code == code, arguments
+
+
+def test_the_backing_is_the_one_asked_for(model_dir: pathlib.Path) -> None:
+    status = penstock.Table.open(model_dir, 1, device="cpu", backing="memfd").status
+    assert status["backing"].startswith("memfd")
+    assert status["backing_choice"] == "asked for"
+    chosen = penstock.Table.open(model_dir, 1, device="cpu").status
+    assert chosen["backing_choice"].startswith("auto")
 
 
 def test_status_names_the_memory(table: penstock.Table) -> None:

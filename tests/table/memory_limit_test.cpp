@@ -24,7 +24,7 @@ class MemoryLimit : public testing::Test {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
     root_ = fs::temp_directory_path() /
             ("penstock_memory_limit_" + std::to_string(::getpid()) + "_" + test->name());
-    files_ = {.proc = root_ / "proc", .cgroup = root_ / "cgroup"};
+    files_ = {.proc = root_ / "proc", .sys = root_ / "sys", .cgroup = root_ / "cgroup"};
   }
   ~MemoryLimit() override { fs::remove_all(root_); }
 
@@ -119,6 +119,15 @@ TEST_F(MemoryLimit, OnlyWarnsWhereTheMachineHasLessAvailableNow) {
   set_log_sink({});
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_THAT(warnings[0], testing::HasSubstr("20 KiB"));
+}
+
+TEST_F(MemoryLimit, RefusesMoreThanANumaNodeHas) {
+  EXPECT_NO_THROW(detail::check_node_memory(1000 * 1024, 1, files_));  // the kernel does not tell
+  write("sys/devices/system/node/node1/meminfo",
+        "Node 1 MemTotal:  999 kB\nNode 1 MemFree: 5 kB\n");
+  EXPECT_NO_THROW(detail::check_node_memory(1000 * 1024, 0, files_));
+  EXPECT_NO_THROW(detail::check_node_memory(999 * 1024, 1, files_));
+  EXPECT_THROW(detail::check_node_memory(1000 * 1024, 1, files_), Error);
 }
 
 }  // namespace

@@ -4,15 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "penstock/core/error.hpp"
+#include "support/huge_pages.hpp"
 #include "support/process_state.hpp"
 #include "table/sharing/fd_handover.hpp"
 #include "table/sharing/mapping.hpp"
@@ -67,6 +72,39 @@ TEST(SharedMemory, ReadersCannotMakeTheirViewWritable) {
   EXPECT_THROW(Mapping::shared(memory.read_only_fd().get(), kBytes, Access::ReadWrite), Error);
 }
 
+TEST(SharedMemory, OfHugePagesIsFixedAndSealedLikeAnyOther) {
+  const test::HugePages pages(2);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const auto memory = SharedMemory::create(kHugePageBytes, PageKind::Huge);
+  EXPECT_EQ(ftruncate(memory.fd(), 0), -1);
+  const UniqueFd fd = memory.read_only_fd();
+  const auto reader = Mapping::shared(fd.get(), kHugePageBytes, Access::Read);
+  EXPECT_EQ(mprotect(reader.data(), kHugePageBytes, PROT_READ | PROT_WRITE), -1);
+  {
+    const auto writer = Mapping::shared(memory.fd(), kHugePageBytes, Access::ReadWrite);
+    writer.reserve(StopFlag{});
+    writer.data()[kHugePageBytes - 1] = std::byte{42};
+    EXPECT_THROW(memory.seal(), Error);
+  }
+  EXPECT_NO_THROW(memory.seal());
+  EXPECT_EQ(reader.data()[kHugePageBytes - 1], std::byte{42});
+  EXPECT_THROW(Mapping::shared(memory.fd(), kHugePageBytes, Access::ReadWrite), Error);
+  EXPECT_NO_THROW(check_sealed(fd.get()));
+}
+
+TEST(SharedMemory, OfMoreHugePagesThanThereAreIsAnErrorAndNoSignal) {
+  const test::HugePages pages(1);  // for the lock: nobody else changes the pool
+  const auto bytes = static_cast<std::size_t>(test::HugePages::free_pages() + 1) * kHugePageBytes;
+  try {
+    const auto memory = SharedMemory::create(bytes, PageKind::Huge);
+    Mapping::shared(memory.fd(), bytes, Access::ReadWrite).reserve(StopFlag{});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.code() == ErrorCode::OutOfMemory || error.code() == ErrorCode::Unsupported)
+        << error.what();
+  }
+}
+
 TEST(Mapping, ReservingMemoryThatIsNotThereIsAnErrorAndNoSignal) {
   const auto memory = SharedMemory::create(4096);
   const auto mapping = Mapping::shared(memory.fd(), 2 * 4096, Access::ReadWrite);
@@ -112,6 +150,47 @@ TEST(FdServer, HandsItsDescriptorToEveryAsker) {
     for (auto& asker : askers) asker.join();
   }
   EXPECT_EQ(test::open_descriptors(), descriptors + 1);
+}
+
+TEST(FdServer, HandsOutAsManyAsAMessageHoldsInTheirOrder) {
+  const int descriptors = test::open_descriptors();
+  std::vector<UniqueFd> fds;
+  for (std::size_t i = 0; i < kMaxFdsOfMessage; ++i) {
+    fds.push_back(SharedMemory::create(i + 1).read_only_fd());
+  }
+  {
+    const FdServer server(std::move(fds));
+    const auto received = receive_fds(server.address(), StopFlag{});
+    ASSERT_EQ(received.size(), kMaxFdsOfMessage);
+    for (std::size_t i = 0; i < received.size(); ++i) {
+      EXPECT_NO_THROW(check_shared_memory(received[i].get(), i + 1));
+    }
+    EXPECT_THROW(receive_fd(server.address(), StopFlag{}), Error);  // not the one
+  }
+  EXPECT_EQ(test::open_descriptors(), descriptors);
+  EXPECT_THROW(FdServer(std::vector<UniqueFd>{}), Error);
+  EXPECT_THROW(FdServer(std::vector<UniqueFd>(kMaxFdsOfMessage + 1)), Error);
+}
+
+TEST(FdServer, SaysSoWhereTheAskerHasNoRoomForAll) {
+  std::vector<UniqueFd> fds;
+  for (std::size_t i = 0; i < 40; ++i) fds.push_back(SharedMemory::create(1).read_only_fd());
+  const FdServer server(std::move(fds));
+  const int descriptors = test::open_descriptors();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit tight{static_cast<rlim_t>(descriptors) + 20, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  std::string message;
+  try {
+    receive_fds(server.address(), StopFlag{});
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(message,
+              testing::HasSubstr("of 40 descriptors; needed: a higher limit of open files"));
+  EXPECT_EQ(test::open_descriptors(), descriptors);  // those that came are closed again
 }
 
 TEST(FdServer, IsGoneAfterItsEnd) {

@@ -13,6 +13,7 @@
 
 #include "penstock/table/table_view.hpp"
 #include "support/child_process.hpp"
+#include "support/huge_pages.hpp"
 #include "support/sanitizers.hpp"
 
 namespace penstock {
@@ -27,6 +28,7 @@ struct Ordeal {
   int dying_rank = -1;          ///< Kills itself,
   std::string stage = "none";   ///< at the start of this stage.
   std::string procs_file = {};  ///< Of a control group that all of them enter.
+  std::string backing = "auto";
 };
 
 /// Processes that open one shared table.
@@ -40,6 +42,7 @@ class RankProcesses {
       std::vector<std::string> arguments{PENSTOCK_TABLE_RANK, std::to_string(rank),
                                          std::to_string(size), address, std::to_string(rows)};
       arguments.push_back(rank == ordeal.dying_rank ? ordeal.stage : "none");
+      arguments.push_back(ordeal.backing);
       if (!ordeal.procs_file.empty()) arguments.push_back(ordeal.procs_file);
       processes_.push_back(std::make_unique<test::ChildProcess>(arguments));
     }
@@ -145,17 +148,48 @@ void PrintTo(const Death& death, std::ostream* out) {
 
 class TableProcessesDeath : public testing::TestWithParam<Death> {};
 
-TEST_P(TableProcessesDeath, EndsTheOthersWithAnErrorThatNamesTheRank) {
-  RankProcesses processes(3, 1000, {.dying_rank = GetParam().rank, .stage = GetParam().stage});
+/// Lets a rank die and looks at what the others say.
+void expect_death_is_told(const Death& death, const std::string& backing) {
+  RankProcesses processes(3, 1000,
+                          {.dying_rank = death.rank, .stage = death.stage, .backing = backing});
   for (int rank = 0; rank < 3; ++rank) {
     const std::string line = processes.line_of(rank);
-    if (rank == GetParam().rank) {
+    if (rank == death.rank) {
       EXPECT_EQ(line, "");
       continue;
     }
     EXPECT_THAT(line, StartsWith("error PeerFailed Table::open: stage "));
-    EXPECT_THAT(line, HasSubstr("rank " + std::to_string(GetParam().rank)));
+    EXPECT_THAT(line, HasSubstr("rank " + std::to_string(death.rank)));
   }
+}
+
+TEST_P(TableProcessesDeath, EndsTheOthersWithAnErrorThatNamesTheRank) {
+  expect_death_is_told(GetParam(), "memfd");
+}
+
+TEST_P(TableProcessesDeath, GivesHugePagesBackToThePool) {
+  const test::HugePages pages(4);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const std::int64_t free_pages = test::HugePages::free_pages();
+  expect_death_is_told(GetParam(), "hugetlb");
+  EXPECT_EQ(test::HugePages::free_pages(), free_pages);
+}
+
+TEST(TableProcesses, ShareOneCopyOfHugePages) {
+  const test::HugePages pages(4);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const std::int64_t free_pages = test::HugePages::free_pages();
+  RankProcesses huge(3, 1000, {.backing = "hugetlb"});
+  RankProcesses ordinary(1, 1000, {.backing = "memfd"});
+  const auto sum_of = [](const std::string& line) { return line.substr(line.rfind(' ')); };
+  const std::string expected = ordinary.line_of(0);
+  ASSERT_THAT(expected, StartsWith("ok "));
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string line = huge.line_of(rank);
+    ASSERT_THAT(line, StartsWith("ok "));
+    EXPECT_EQ(sum_of(line), sum_of(expected));
+  }
+  EXPECT_EQ(test::HugePages::free_pages(), free_pages - 1);  // 264,000 bytes, whoever reads
 }
 
 INSTANTIATE_TEST_SUITE_P(Kill9, TableProcessesDeath,

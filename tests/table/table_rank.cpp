@@ -23,7 +23,7 @@
 // One rank of a group of processes that share a table of random rows; a program of its own, so that
 // tests can kill it and weigh its memory.
 //
-//   table_rank RANK SIZE ADDRESS ROWS [STAGE [PROCS]]
+//   table_rank RANK SIZE ADDRESS ROWS STAGE BACKING [PROCS]
 //
 // Enters the control group whose list of processes is the file PROCS. Kills itself at the start of
 // STAGE ("none": never). Otherwise prints one line, "ok <growth of PSS in bytes>
@@ -64,11 +64,12 @@ std::optional<detail::Stage> parse_stage(const std::string& word) {
   return std::nullopt;
 }
 
-std::string open_and_weigh(Communicator& comm, std::int64_t rows, std::optional<Table>& table) {
+std::string open_and_weigh(Communicator& comm, std::int64_t rows, HostBacking backing,
+                           std::optional<Table>& table) {
   const TableSpec spec{.layer_id = 1, .head_sizes = {rows}, .num_rows = rows, .head_dim = kHeadDim};
   const std::int64_t before = pss_bytes();
   table = Table::open(spec, make_random_rows(1, 1, rows, kHeadDim),
-                      {.placement = Placement::HostShared, .group = &comm});
+                      {.placement = Placement::HostShared, .group = &comm, .backing = backing});
   const std::uint64_t sum = checksum(table->view());
   comm.barrier();  // every process has touched every page
   const std::int64_t growth = pss_bytes() - before;
@@ -79,17 +80,16 @@ std::string open_and_weigh(Communicator& comm, std::int64_t rows, std::optional<
 int run(const std::vector<std::string>& arguments) {
   const int rank = std::stoi(arguments.at(0));
   const int size = std::stoi(arguments.at(1));
-  if (arguments.size() > 5) std::ofstream(arguments[5]) << ::getpid() << std::flush;
-  if (arguments.size() > 4) {
-    detail::set_fault_hook([stage = parse_stage(arguments[4])](int, detail::Stage at) {
-      if (at == stage) ::kill(::getpid(), SIGKILL);
-    });
-  }
+  if (arguments.size() > 6) std::ofstream(arguments[6]) << ::getpid() << std::flush;
+  detail::set_fault_hook([stage = parse_stage(arguments.at(4))](int, detail::Stage at) {
+    if (at == stage) ::kill(::getpid(), SIGKILL);
+  });
+  const HostBacking backing = parse_host_backing(arguments.at(5)).value();
   const CommOptions options{.deadline = std::chrono::seconds(20)};
   const auto comm = join_socket_group(rank, size, arguments.at(2), options);
   std::optional<Table> table;
   try {
-    std::cout << open_and_weigh(*comm, std::stoll(arguments.at(3)), table) << std::endl;
+    std::cout << open_and_weigh(*comm, std::stoll(arguments.at(3)), backing, table) << std::endl;
   } catch (const Error& error) {
     std::cout << "error " << to_string(error.code()) << " " << error.what() << std::endl;
   }

@@ -28,6 +28,7 @@ struct EngramLayerOptions {
   std::int64_t max_tokens = 8192;  ///< Of one step.
   int slots = 2;                   ///< Tickets that may be held at once.
   bool may_fall_back = false;
+  HostBacking backing = HostBacking::Auto;  ///< Of host_shared.
 };
 
 /// One Engram layer on one rank that reads the whole table: rows, projection, gate, injection.

@@ -21,6 +21,7 @@ namespace penstock {
 
 struct EngramStageOptions {
   Placement placement = Placement::Auto;
+  HostBacking backing = HostBacking::Auto;  ///< Of host_shared.
   Device device = {};
   /// Spread private tables (`host`, `device`) over the data-parallel ranks of a node as well.
   bool shards_over_dp = false;

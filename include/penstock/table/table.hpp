@@ -8,6 +8,7 @@
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/device.hpp"
 #include "penstock/table/column_shards.hpp"
+#include "penstock/table/host_backing.hpp"
 #include "penstock/table/placement.hpp"
 #include "penstock/table/row_source.hpp"
 #include "penstock/table/table_view.hpp"
@@ -37,12 +38,15 @@ struct TableOptions {
   Communicator* group = nullptr;  ///< Ranks of one node that share the memory of this shard
                                   ///< (host_shared) or spread it (peer). Null: a group of one.
   bool may_fall_back = false;     ///< Take another placement, aloud, if this one cannot be had.
+  HostBacking backing = HostBacking::Auto;  ///< Of host_shared; a named one is taken or an error.
 };
 
 /// What became of a table, for people and for metrics.
 struct TableStatus {
   Placement placement = Placement::Host;  ///< In use.
   std::string backing;                    ///< For example "memfd, 4 KiB pages, sealed".
+  std::string backing_choice;             ///< Of host_shared: why this backing, with what a probe
+                                          ///< measured; "asked for" if it was named.
   std::int64_t resident_bytes = 0;        ///< Memory that this rank's process keeps for it.
   std::int64_t shared_bytes = 0;          ///< Of these, shared with other ranks.
   bool is_row_sharded = false;
@@ -61,8 +65,9 @@ class Table {
   /// Collective: over `options.group`, all ranks with the same arguments, and tables in the same
   ///             order. One rank creates shared memory and loads it; readers see it only after it is
   ///             complete and sealed. Only the ends of the stages are waited for, no tensor is.
-  /// Errors:     InvalidArgument for an illegal shard; Unsupported for a placement that cannot be
-  ///             had here, with what would work; OutOfMemory before anything is loaded; PeerFailed
+  /// Errors:     InvalidArgument for an illegal shard, or a backing named for another placement than
+  ///             host_shared; Unsupported for a placement or backing that cannot be had here, with
+  ///             what would work; OutOfMemory before anything is loaded; PeerFailed
   ///             if another rank failed, naming it and the stage. On any error nothing is left.
   static Table open(const TableSpec& spec, std::shared_ptr<const RowSource> rows,
                     const TableOptions& options = {});

@@ -51,6 +51,7 @@ class LookupBench {
     print({{"bench", "lookup"},
            {"placement", to_string(status.placement)},
            {"backing", status.backing},
+           {"backing_choice", status.backing_choice},
            {"resident_bytes", status.resident_bytes},
            {"open_seconds", status.load_seconds}});
   }

@@ -12,6 +12,8 @@ namespace penstock::cli {
 void add_lookup_options(CLI::App& command, LookupBenchOptions& options) {
   command.add_option("--device", options.device, "cpu or cuda");
   command.add_option("--placement", options.placement, "device, host, host_shared or peer");
+  command.add_option("--backing", options.backing,
+                     "Memory of host_shared: auto, cumem, hugetlb or memfd");
   command.add_option("--gib", options.gib, "Size of the table");
   command.add_option("--tokens", options.tokens, "Tokens of a read, several allowed")
       ->delimiter(',');

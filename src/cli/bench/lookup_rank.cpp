@@ -33,6 +33,21 @@ std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t rows, int 
   return ids;
 }
 
+Placement placement_of(const LookupBenchOptions& options) {
+  const auto placement = parse_placement(options.placement);
+  if (placement && *placement != Placement::Auto && *placement != Placement::File) {
+    return *placement;
+  }
+  throw Error(ErrorCode::InvalidArgument, "bench: --placement is " + options.placement +
+                                              ", needs device, host, host_shared or peer");
+}
+
+HostBacking backing_of(const LookupBenchOptions& options) {
+  if (const auto backing = parse_host_backing(options.backing)) return *backing;
+  throw Error(ErrorCode::InvalidArgument,
+              "bench: --backing is " + options.backing + ", needs auto, cumem, hugetlb or memfd");
+}
+
 Table open_table(const LookupBenchOptions& options, Placement placement, TableShard shard,
                  Device device, Communicator* group) {
   const auto rows = static_cast<std::int64_t>(options.gib * 1073741824.0 / kLookupRowBytes);
@@ -41,17 +56,10 @@ Table open_table(const LookupBenchOptions& options, Placement placement, TableSh
     spec.head_sizes.push_back((column + 1) * rows / kLookupColumns -
                               column * rows / kLookupColumns);
   }
-  return Table::open(spec, make_random_rows(kSeed, spec.layer_id, rows, kLookupDim),
-                     {.placement = placement, .shard = shard, .device = device, .group = group});
-}
-
-Placement placement_of(const LookupBenchOptions& options) {
-  const auto placement = parse_placement(options.placement);
-  if (placement && *placement != Placement::Auto && *placement != Placement::File) {
-    return *placement;
-  }
-  throw Error(ErrorCode::InvalidArgument, "bench: --placement is " + options.placement +
-                                              ", needs device, host, host_shared or peer");
+  TableOptions table{.placement = placement, .shard = shard, .device = device, .group = group};
+  // The table of another placement that a measurement compares with has no backing to choose.
+  if (placement == placement_of(options)) table.backing = backing_of(options);
+  return Table::open(spec, make_random_rows(kSeed, spec.layer_id, rows, kLookupDim), table);
 }
 
 Buffer filled(Device device, std::span<const std::int32_t> values) {

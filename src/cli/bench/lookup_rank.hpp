@@ -20,6 +20,7 @@ namespace penstock::cli {
 /// What `bench lookup` and `bench prefetch` measure.
 struct LookupBenchOptions {
   std::string placement = "host_shared";
+  std::string backing = "auto";
   std::string device = "cpu";
   double gib = 1;
   std::vector<std::int64_t> tokens{1, 8, 64, 1024, 8192};

@@ -80,6 +80,7 @@ Settings settings_of(const RunOptions& options) {
       {"--sp", flag(options.is_sequence_parallel)},
       {"--dp-shard", flag(options.shards_over_dp)},
       {"--placement", std::string(to_string(options.placement))},
+      {"--backing", std::string(to_string(options.backing))},
       {"--allow-fallback", flag(options.may_fall_back)},
       {"--strategy", options.strategy.empty() ? "absent" : options.strategy},
       {"--device", options.device == DeviceKind::Cpu ? "cpu" : "cuda"},

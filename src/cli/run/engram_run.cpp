@@ -210,6 +210,7 @@ class EngramRun {
     const auto layers = layers_of_stage(options_, model_.config(), place_.pp);
     EngramStageOptions stage;
     stage.placement = options_.placement;
+    stage.backing = options_.backing;
     stage.device = device_;
     stage.shards_over_dp = options_.shards_over_dp;
     stage.is_sequence_parallel = options_.is_sequence_parallel;
@@ -397,6 +398,7 @@ class EngramRun {
         {"rows", table.spec().num_rows},
         {"placement", to_string(status.placement)},
         {"backing", status.backing},
+        {"backing_choice", status.backing_choice},
         {"resident_bytes", status.resident_bytes},
         {"shared_bytes", status.shared_bytes},
         {"staging_bytes", stage_->staging_bytes(record.layer_id)},

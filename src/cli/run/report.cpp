@@ -35,6 +35,11 @@ double seconds_of(const json& layer, const char* name) {
   return layer[name].is_null() ? 0.0 : layer[name].get<double>();
 }
 
+/// Why a backing was taken, behind its name.
+std::string choice_text(const std::string& choice) {
+  return choice.empty() ? "" : fmt::format(" ({})", choice);
+}
+
 /// What all ranks say of one layer, added up; times are those of the slowest rank.
 struct LayerSummary {
   json first;
@@ -69,7 +74,8 @@ struct LayerSummary {
         first["rows"].get<std::int64_t>(), bytes_text(first["resident_bytes"].get<double>()),
         bytes_text(first["shared_bytes"].get<double>()), first["placement"].get<std::string>(),
         first["shard"].get<std::string>());
-    text += fmt::format("  lives in {}\n", first["backing"].get<std::string>());
+    text += fmt::format("  lives in {}{}\n", first["backing"].get<std::string>(),
+                        choice_text(first["backing_choice"].get<std::string>()));
     if (!first["degraded"].get<std::string>().empty()) {
       text += fmt::format("  DEGRADED: {}\n", first["degraded"].get<std::string>());
     }

@@ -59,6 +59,7 @@ std::chrono::milliseconds parse_deadline(double seconds) {
 RunOptions check_arguments(const RunArguments& arguments) {
   RunOptions options = arguments.options;
   options.placement = parse_placement(arguments.placement).value();
+  options.backing = parse_host_backing(arguments.backing).value();
   options.device = arguments.device == "cuda" ? DeviceKind::Cuda : DeviceKind::Cpu;
   if (!arguments.rows.empty()) options.random_rows_seed = parse_seed(arguments.rows);
   options.deadline = parse_deadline(arguments.deadline_seconds);

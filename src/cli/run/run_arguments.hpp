@@ -10,6 +10,7 @@ namespace penstock::cli {
 struct RunArguments {
   RunOptions options;
   std::string placement = "auto";
+  std::string backing = "auto";
   std::string device = "cpu";
   std::string reader = "direct";
   std::string rows;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/core/device.hpp"
+#include "penstock/table/host_backing.hpp"
 #include "penstock/table/placement.hpp"
 #include "penstock/topology/parallel_config.hpp"
 
@@ -26,6 +27,7 @@ struct RunOptions {
   bool is_sequence_parallel = false;
   bool shards_over_dp = false;
   Placement placement = Placement::Auto;
+  HostBacking backing = HostBacking::Auto;  ///< Of host_shared.
   std::string strategy;  ///< Empty: what PENSTOCK_GATE_PCP_SHARD says, or else auto.
   std::string engine = "threads";
   bool uses_processes = false;  ///< Each rank a process of its own.

@@ -32,12 +32,14 @@ void agree_on_stage(Communicator& world, const ParallelConfig& parallel,
                     const std::vector<int>& layers, const EngramStageOptions& options) {
   const auto flag = [](bool is_set) { return is_set ? "yes" : "no"; };
   const auto common = gather_texts(
-      world, fmt::format("{}, placement {}, shards over dp {}, sequence parallel {}, {} tokens, "
-                         "fallback {}, nccl {}, {}",
-                         to_string(parallel), to_string(options.placement),
-                         flag(options.shards_over_dp), flag(options.is_sequence_parallel),
-                         options.max_tokens, flag(options.may_fall_back), flag(options.uses_nccl),
-                         options.device.kind == DeviceKind::Cpu ? "cpu" : "cuda"));
+      world,
+      fmt::format(
+          "{}, placement {}, backing {}, shards over dp {}, sequence parallel {}, {} tokens, "
+          "fallback {}, nccl {}, {}",
+          to_string(parallel), to_string(options.placement), to_string(options.backing),
+          flag(options.shards_over_dp), flag(options.is_sequence_parallel), options.max_tokens,
+          flag(options.may_fall_back), flag(options.uses_nccl),
+          options.device.kind == DeviceKind::Cpu ? "cpu" : "cuda"));
   for (std::size_t rank = 1; rank < common.size(); ++rank) expect_equal(common, 0, rank);
 
   const auto of_stage = gather_texts(world, fmt::format("layers [{}]", fmt::join(layers, ", ")));

@@ -35,6 +35,7 @@ TableOptions table_options(const detail::StageGroups& groups, const EngramStageO
   table.device = options.device;
   table.group = groups.sharing.get();
   table.may_fall_back = options.may_fall_back;
+  table.backing = options.backing;
   return table;
 }
 

@@ -2,29 +2,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
-#include "penstock/core/log.hpp"
+#include "penstock/core/error.hpp"
+#include "table/placements/piece_watch.hpp"
 #include "table/placements/placements_cuda.hpp"
 
 namespace penstock::detail {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // One call of the driver: it can be stopped only between two, and a GiB takes it about 0.05 s.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 30;
-
-// Far above what slow pages take (0.25 s a GiB); a driver beyond it hangs rather than works.
-constexpr std::chrono::seconds kDeadline{30};
-constexpr std::chrono::seconds kDeadlinePerChunk{5};
-
-constexpr std::chrono::seconds kProgressInterval{2};
 
 /// Ranges of host memory that are registered. Unregisters them once, in reverse.
 class Registration {
@@ -82,14 +73,6 @@ void check_addresses(Device device) {
                           to_string(device)));
 }
 
-void check_deadline(Clock::time_point start, std::size_t done, std::size_t total) {
-  const auto chunks = static_cast<int>(total / kChunkBytes + 1);
-  if (Clock::now() - start < kDeadline + chunks * kDeadlinePerChunk) return;
-  throw Error(ErrorCode::Timeout,
-              fmt::format("cudaHostRegister: {} of {} bytes after {} s", done, total,
-                          std::chrono::round<std::chrono::seconds>(Clock::now() - start).count()));
-}
-
 }  // namespace
 
 PinnedMemory pin_cuda(std::span<const std::byte> memory, Device device, Access access,
@@ -99,19 +82,13 @@ PinnedMemory pin_cuda(std::span<const std::byte> memory, Device device, Access a
   check_addresses(device);
   const unsigned flags = registration_flags(access, device);
   auto registration = std::make_shared<Registration>();
-  const auto start = Clock::now();
-  auto next_report = start + kProgressInterval;
+  PieceWatch watch("cudaHostRegister for " + to_string(device), memory.size());
   for (std::size_t done = 0; done < memory.size();) {
-    stop.check();
-    check_deadline(start, done, memory.size());
+    watch.pass(done, stop);
     const std::size_t bytes = std::min(kChunkBytes, memory.size() - done);
     // The driver takes a pointer to what it will not write: the flag says so where it matters.
     registration->add(const_cast<std::byte*>(memory.data()) + done, bytes, flags);
     done += bytes;
-    if (Clock::now() < next_report) continue;
-    log(LogLevel::Info,
-        fmt::format("registered {} of {} bytes with {}", done, memory.size(), to_string(device)));
-    next_report = Clock::now() + kProgressInterval;
   }
   return {.registration = std::move(registration), .device_data = memory.data()};
 }

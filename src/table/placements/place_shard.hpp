@@ -7,6 +7,7 @@
 
 #include "penstock/core/device.hpp"
 #include "penstock/table/column_shards.hpp"
+#include "penstock/table/host_backing.hpp"
 #include "penstock/table/row_source.hpp"
 #include "penstock/table/table_view.hpp"
 #include "table/sharing/stage.hpp"
@@ -20,6 +21,7 @@ struct ShardRequest {
   std::shared_ptr<const RowSource> rows;
   TableView bounds;  ///< Complete but for addresses, strides and the counter.
   Device device;
+  HostBacking backing = HostBacking::Auto;  ///< Of host_shared.
 
   RowRange range() const { return {.begin = bounds.row_begin, .end = bounds.row_end}; }
   std::int64_t bytes() const {
@@ -32,6 +34,7 @@ struct PlacedShard {
   TableView view;  ///< Complete but for the counter.
   std::shared_ptr<const void> memory;
   std::string backing;
+  std::string backing_choice;  ///< Of host_shared.
   std::int64_t resident_bytes = 0;
   std::int64_t shared_bytes = 0;
 };

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "penstock/core/device.hpp"
 #include "table/placements/place_shard.hpp"
+#include "table/placements/shared_backing.hpp"
 #include "table/sharing/mapping.hpp"
 
 // The CUDA half of the placements. A build without CUDA never calls it, so that it needs no
@@ -30,5 +32,17 @@ struct PinnedMemory {
 /// Errors: OutOfMemory or System with the bytes; PeerFailed once stopped; nothing stays registered.
 PinnedMemory pin_cuda(std::span<const std::byte> memory, Device device, Access access,
                       const StopFlag& stop);
+
+/// Why `device` cannot have memory of backing cumem; empty if it can, as far as one can tell without
+/// taking any.
+std::string cumem_refusal(Device device);
+
+/// Errors: none yet; create() throws Unsupported where cumem_refusal is not empty.
+std::unique_ptr<SharedBacking> make_cumem_backing(Device device, std::size_t bytes);
+
+/// How many rows of 256 bytes at random places of `memory` the device reads in a second.
+///
+/// Device: `memory` is readable by it.
+double random_rows_per_second_cuda(std::span<const std::byte> memory, Device device);
 
 }  // namespace penstock::detail

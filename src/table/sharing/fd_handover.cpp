@@ -24,6 +24,12 @@ namespace {
 constexpr std::chrono::milliseconds kPollInterval{50};
 constexpr std::chrono::seconds kReceiveDeadline{30};
 
+std::vector<UniqueFd> alone(UniqueFd fd) {
+  std::vector<UniqueFd> fds;
+  fds.push_back(std::move(fd));
+  return fds;
+}
+
 std::string random_address() {
   std::array<std::uint64_t, 2> words{};
   if (::getrandom(words.data(), sizeof(words), 0) != static_cast<ssize_t>(sizeof(words))) {
@@ -61,11 +67,11 @@ bool is_same_user(int socket) {
   return peer.uid == ::geteuid();
 }
 
-/// A message of one byte with room for one descriptor beside it.
+/// A message of one byte, the number of descriptors beside it, with room for them.
 struct FdMessage {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  unsigned char count = 0;
+  iovec data{&count, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFdsOfMessage * sizeof(int))> control{};
   msghdr header{};
 
   FdMessage() {
@@ -78,40 +84,64 @@ struct FdMessage {
   FdMessage& operator=(const FdMessage&) = delete;
 };
 
-void send_fd(int socket, int fd) {
+void send_fds(int socket, const std::vector<UniqueFd>& fds) {
   FdMessage message;
+  message.count = static_cast<unsigned char>(fds.size());
+  const std::size_t bytes = fds.size() * sizeof(int);
+  message.header.msg_controllen = CMSG_SPACE(bytes);
   cmsghdr* entry = CMSG_FIRSTHDR(&message.header);
   entry->cmsg_level = SOL_SOCKET;
   entry->cmsg_type = SCM_RIGHTS;
-  entry->cmsg_len = CMSG_LEN(sizeof(fd));
-  std::memcpy(CMSG_DATA(entry), &fd, sizeof(fd));
+  entry->cmsg_len = CMSG_LEN(bytes);
+  auto* out = CMSG_DATA(entry);
+  for (const UniqueFd& fd : fds) {
+    const int number = fd.get();
+    std::memcpy(out, &number, sizeof(number));
+    out += sizeof(number);
+  }
   if (::sendmsg(socket, &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) {
     log(LogLevel::Warning, errno_text("fd hand-over: sendmsg"));
   }
 }
 
-UniqueFd take_fd(const FdMessage& message) {
-  UniqueFd fd;
+/// The descriptors of a message. The kernel leaves out those that this process has no room for.
+std::vector<UniqueFd> take_fds(const FdMessage& message) {
+  std::vector<UniqueFd> fds;
   for (cmsghdr* entry = CMSG_FIRSTHDR(&message.header); entry != nullptr;
        entry = CMSG_NXTHDR(const_cast<msghdr*>(&message.header), entry)) {
-    const bool is_one_fd = entry->cmsg_level == SOL_SOCKET && entry->cmsg_type == SCM_RIGHTS &&
-                           entry->cmsg_len == CMSG_LEN(sizeof(int));
-    if (!is_one_fd) continue;
-    int number = -1;
-    std::memcpy(&number, CMSG_DATA(entry), sizeof(number));
-    fd = UniqueFd(number);
+    if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(entry) + i * sizeof(number), sizeof(number));
+      fds.emplace_back(number);
+    }
   }
-  if (!fd) throw Error(ErrorCode::System, "fd hand-over: the answer holds no descriptor");
-  return fd;
+  if (!fds.empty() && fds.size() == message.count) return fds;
+  if (fds.empty()) {
+    throw Error(ErrorCode::System, "fd hand-over: the answer holds no descriptor");
+  }
+  throw Error(
+      ErrorCode::System,
+      fmt::format("fd hand-over: found {} of {} descriptors; needed: a higher limit of open "
+                  "files (ulimit -n)",
+                  fds.size(), message.count));
 }
 
 }  // namespace
 
-FdServer::FdServer(UniqueFd fd)
-    : fd_(std::move(fd)),
+FdServer::FdServer(UniqueFd fd) : FdServer(alone(std::move(fd))) {}
+
+FdServer::FdServer(std::vector<UniqueFd> fds)
+    : fds_(std::move(fds)),
       address_(random_address()),
       listener_(unix_socket()),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
+  if (fds_.empty() || fds_.size() > kMaxFdsOfMessage) {
+    throw Error(ErrorCode::Internal,
+                fmt::format("fd hand-over: found {} descriptors, needed: 1 to {}", fds_.size(),
+                            kMaxFdsOfMessage));
+  }
   if (!wake_) throw system_error("eventfd");
   const auto [address, size] = abstract_address(address_);
   if (::bind(listener_.get(), generic(address), size) != 0) throw system_error("bind");
@@ -137,11 +167,11 @@ void FdServer::serve() const {
       if (errno == EMFILE || errno == ENFILE) ::poll(&sources[1], 1, kPollInterval.count());
       continue;
     }
-    if (is_same_user(peer.get())) send_fd(peer.get(), fd_.get());
+    if (is_same_user(peer.get())) send_fds(peer.get(), fds_);
   }
 }
 
-UniqueFd receive_fd(const std::string& address, const StopFlag& stop) {
+std::vector<UniqueFd> receive_fds(const std::string& address, const StopFlag& stop) {
   const UniqueFd socket = unix_socket();
   const auto [name, size] = abstract_address(address);
   if (::connect(socket.get(), generic(name), size) != 0) {
@@ -163,7 +193,14 @@ UniqueFd receive_fd(const std::string& address, const StopFlag& stop) {
   if (::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC) != 1) {
     throw system_error("fd hand-over: recvmsg");
   }
-  return take_fd(message);
+  return take_fds(message);
+}
+
+UniqueFd receive_fd(const std::string& address, const StopFlag& stop) {
+  auto fds = receive_fds(address, stop);
+  if (fds.size() == 1) return std::move(fds.front());
+  throw Error(ErrorCode::System,
+              fmt::format("fd hand-over: found {} descriptors, needed: 1", fds.size()));
 }
 
 }  // namespace penstock::detail

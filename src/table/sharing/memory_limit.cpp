@@ -126,4 +126,19 @@ void check_memory_limit(std::int64_t bytes, const MemoryFiles& files) {
   }
 }
 
+void check_node_memory(std::int64_t bytes, int numa_node, const MemoryFiles& files) {
+  std::ifstream in(files.sys / fmt::format("devices/system/node/node{}/meminfo", numa_node));
+  std::string line;
+  while (std::getline(in, line)) {  // "Node 0 MemTotal:       24651884 kB"
+    const auto at = line.find("MemTotal:");
+    if (at == std::string::npos) continue;
+    const auto digits = line.find_first_of("0123456789", at);
+    const auto kib = digits == std::string::npos ? std::nullopt : parse_number(line.substr(digits));
+    if (!kib || bytes / 1024 <= *kib) return;
+    throw Error(ErrorCode::OutOfMemory,
+                fmt::format("{} bytes of host memory are needed, NUMA node {} has {} KiB", bytes,
+                            numa_node, *kib));
+  }
+}
+
 }  // namespace penstock::detail

@@ -10,6 +10,7 @@ namespace penstock::detail {
 /// Where the kernel tells about memory. Tests give a folder of their own.
 struct MemoryFiles {
   std::filesystem::path proc = "/proc";
+  std::filesystem::path sys = "/sys";
   std::filesystem::path cgroup = "/sys/fs/cgroup";
 };
 
@@ -29,5 +30,11 @@ std::optional<MemoryLimit> memory_limit(const MemoryFiles& files = {});
 /// Errors: OutOfMemory with the bytes asked for, the limit and the group. A machine that has fewer
 ///         bytes available right now only warns: guests grow on demand.
 void check_memory_limit(std::int64_t bytes, const MemoryFiles& files = {});
+
+/// Refuses memory of one NUMA node that the node does not have. Where the kernel does not tell what
+/// it has, nothing is refused.
+///
+/// Errors: OutOfMemory with the bytes asked for, the node and what it has.
+void check_node_memory(std::int64_t bytes, int numa_node, const MemoryFiles& files = {});
 
 }  // namespace penstock::detail

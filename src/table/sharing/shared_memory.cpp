@@ -16,13 +16,16 @@ namespace {
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr unsigned kNoExecSeal = 0x0008U;  // MFD_NOEXEC_SEAL, Linux 6.3
 
-UniqueFd create_file() {
+UniqueFd create_file(PageKind pages) {
   constexpr const char* kName = "penstock-table";
-  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  UniqueFd fd(::memfd_create(kName, kFlags | kNoExecSeal));
-  if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(kName, kFlags));  // older kernel
-  if (!fd) throw system_error("memfd_create");
-  return fd;
+  constexpr unsigned kHuge2Mib = 21U << 26U;  // MFD_HUGE_2MB: log2 of the page, shifted
+  const bool is_huge = pages == PageKind::Huge;
+  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (is_huge ? MFD_HUGETLB | kHuge2Mib : 0U);
+  UniqueFd fd(::memfd_create(kName, flags | kNoExecSeal));
+  if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(kName, flags));  // older kernel
+  if (fd) return fd;
+  if (!is_huge || errno == EMFILE || errno == ENFILE) throw system_error("memfd_create");
+  throw Error(ErrorCode::Unsupported, errno_text("memfd_create of huge pages"));
 }
 
 /// A file that grows past RLIMIT_FSIZE raises a signal that ends the process, so that the limit is
@@ -46,9 +49,9 @@ int seals_of(int fd) {
 
 }  // namespace
 
-SharedMemory SharedMemory::create(std::size_t bytes) {
+SharedMemory SharedMemory::create(std::size_t bytes, PageKind pages) {
   check_file_size_limit(bytes);
-  UniqueFd fd = create_file();
+  UniqueFd fd = create_file(pages);
   if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) throw system_error("fchmod");
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     throw system_error(fmt::format("ftruncate to {} bytes of shared memory", bytes));

@@ -7,14 +7,25 @@
 
 namespace penstock::detail {
 
+/// Which pages memory is made of.
+enum class PageKind {
+  Default,  ///< Those of the kernel; huge ones where it gives them to shared memory.
+  Huge,     ///< 2 MiB, out of the pool that the machine has reserved.
+};
+
+/// Bytes of a page of PageKind::Huge.
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
 /// Memory without a path that several processes map: it is gone when the last of them has let go,
 /// however they end.
 ///
 /// Private to the user; its size is fixed from the start, so that no reader can meet SIGBUS.
 class SharedMemory {
  public:
-  /// Errors: OutOfMemory, System. Nothing is reserved yet.
-  static SharedMemory create(std::size_t bytes);
+  /// Of huge pages, `bytes` must be a multiple of kHugePageBytes. Nothing is reserved yet.
+  ///
+  /// Errors: OutOfMemory, System; Unsupported where the kernel has no pool of huge pages.
+  static SharedMemory create(std::size_t bytes, PageKind pages = PageKind::Default);
 
   int fd() const noexcept { return fd_.get(); }
   std::size_t bytes() const noexcept { return bytes_; }

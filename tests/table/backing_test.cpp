@@ -1,0 +1,285 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/comm/communicator.hpp"
+#include "penstock/core/error.hpp"
+#include "penstock/table/table.hpp"
+#include "support/huge_pages.hpp"
+#include "support/process_state.hpp"
+#include "support/temp_dir.hpp"
+#include "support/vector_rows.hpp"
+#include "table/sharing/fault_injection.hpp"
+#include "table/sharing/huge_pages.hpp"
+
+// What host_shared does with a backing that is named, and with `auto`.
+namespace penstock {
+namespace {
+
+using detail::Stage;
+using testing::HasSubstr;
+
+struct BackedTable {
+  std::optional<Table> table;
+  std::optional<ErrorCode> code;
+  std::string message;
+};
+
+/// Opens a table of `rows` on every rank of a thread group.
+std::vector<BackedTable> open_with(int ranks, const TableSpec& spec,
+                                   const std::shared_ptr<const RowSource>& rows,
+                                   HostBacking backing,
+                                   const std::function<void(int, TableOptions&)>& change = {}) {
+  std::vector<BackedTable> outcomes(static_cast<std::size_t>(ranks));
+  run_thread_group(ranks, [&](Communicator& comm) {
+    TableOptions options{.placement = Placement::HostShared, .group = &comm, .backing = backing};
+    if (change) change(comm.rank(), options);
+    auto& outcome = outcomes[static_cast<std::size_t>(comm.rank())];
+    try {
+      outcome.table = Table::open(spec, rows, options);
+    } catch (const Error& error) {
+      outcome.code = error.code();
+      outcome.message = error.what();
+    }
+  });
+  return outcomes;
+}
+
+std::shared_ptr<test::VectorRows> some_rows() {
+  return std::make_shared<test::VectorRows>(test::make_whole_table(64, {101, 103, 107}));
+}
+
+class Backing : public testing::Test {
+ protected:
+  ~Backing() override { detail::set_fault_hook({}); }
+};
+
+class HugetlbFault : public testing::TestWithParam<Stage> {
+ protected:
+  ~HugetlbFault() override { detail::set_fault_hook({}); }
+};
+
+TEST_F(Backing, ThatIsNamedIsTaken) {
+  const auto rows = some_rows();
+  const auto spec = test::spec_of(rows->table());
+  for (const auto& outcome : open_with(2, spec, rows, HostBacking::Memfd)) {
+    ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
+    EXPECT_THAT(outcome.table->status().backing, HasSubstr("memfd"));
+    EXPECT_EQ(outcome.table->status().backing_choice, "asked for");
+  }
+}
+
+TEST_F(Backing, OfASmallTableIsAMemfdAtOnce) {
+  const auto rows = some_rows();
+  const auto spec = test::spec_of(rows->table());
+  for (const auto& outcome : open_with(2, spec, rows, HostBacking::Auto)) {
+    ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
+    EXPECT_THAT(outcome.table->status().backing, HasSubstr("memfd"));
+    EXPECT_EQ(outcome.table->status().backing_choice, "auto, table below 256 MiB");
+  }
+}
+
+TEST_F(Backing, OfHugePagesHoldsTheRowsOnEveryRank) {
+  const test::HugePages pages(4);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const std::int64_t free_pages = test::HugePages::free_pages();
+  const auto rows = some_rows();
+  {
+    const auto outcomes = open_with(3, test::spec_of(rows->table()), rows, HostBacking::Hugetlb);
+    for (const auto& outcome : outcomes) {
+      ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
+      EXPECT_EQ(outcome.table->status().backing, "hugetlb, 2 MiB pages, sealed");
+      EXPECT_EQ(test::permissions_of(outcome.table->view().values[0]), "r--s");
+      for (std::int64_t row = 0; row < 311; ++row) {
+        EXPECT_TRUE(test::has_row(outcome.table->view(), rows->table(), row));
+      }
+    }
+    EXPECT_EQ(test::HugePages::free_pages(), free_pages - 1);
+  }
+  EXPECT_EQ(test::HugePages::free_pages(), free_pages);
+}
+
+TEST_F(Backing, OfHugePagesMayHoldNothing) {
+  const auto rows = some_rows();
+  const auto outcomes =
+      open_with(2, test::spec_of(rows->table()), rows, HostBacking::Hugetlb,
+                [](int, TableOptions& options) { options.shard = {.index = 0, .count = 400}; });
+  for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.table.has_value()) << outcome.message;
+}
+
+TEST_F(Backing, ThatCannotBeHadIsAnErrorOnAllRanks) {
+  const test::HugePages pages(1);  // for the lock: nobody else changes the pool
+  const std::int64_t needed = test::HugePages::free_pages() + 1;
+  const std::int64_t num_rows = needed * (2 << 20) / row_record_bytes(256);
+  const TableSpec spec{
+      .layer_id = 1, .head_sizes = {num_rows}, .num_rows = num_rows, .head_dim = 256};
+  const auto rows = make_random_rows(1, 1, num_rows, 256);
+  const auto outcomes = open_with(3, spec, rows, HostBacking::Hugetlb);
+  EXPECT_EQ(outcomes[0].code, ErrorCode::OutOfMemory);
+  EXPECT_EQ(outcomes[2].code, ErrorCode::PeerFailed);
+  for (const auto& outcome : outcomes) {
+    EXPECT_THAT(outcome.message, HasSubstr("stage create: rank 0: "));
+    EXPECT_THAT(outcome.message,
+                HasSubstr(std::to_string(needed) + " huge pages of 2 MiB are needed, " +
+                          std::to_string(needed - 1) + " are free"));
+    EXPECT_THAT(outcome.message, HasSubstr("memfd would work"));
+  }
+}
+
+TEST_F(Backing, OfTheCudaDriverNeedsAGpu) {
+  const auto rows = some_rows();
+  const auto outcomes = open_with(2, test::spec_of(rows->table()), rows, HostBacking::CuMem);
+  EXPECT_EQ(outcomes[0].code, ErrorCode::Unsupported);
+  EXPECT_EQ(outcomes[1].code, ErrorCode::PeerFailed);
+  for (const auto& outcome : outcomes) {
+    EXPECT_THAT(outcome.message, HasSubstr("backing cumem needs a CUDA device"));
+    EXPECT_THAT(outcome.message, HasSubstr("found device cpu; hugetlb and memfd would work"));
+  }
+}
+
+TEST_F(Backing, IsOfHostSharedOnly) {
+  const auto rows = some_rows();
+  for (const Placement placement : {Placement::Host, Placement::File, Placement::Device}) {
+    const auto outcomes =
+        open_with(2, test::spec_of(rows->table()), rows, HostBacking::Memfd,
+                  [&](int, TableOptions& options) { options.placement = placement; });
+    for (const auto& outcome : outcomes) {
+      EXPECT_EQ(outcome.code, ErrorCode::InvalidArgument);
+      EXPECT_THAT(outcome.message, HasSubstr("backing memfd is named for placement " +
+                                             std::string(to_string(placement))));
+    }
+  }
+}
+
+TEST_F(Backing, MustBeTheSameOnAllRanks) {
+  const auto rows = some_rows();
+  const auto outcomes = open_with(2, test::spec_of(rows->table()), rows, HostBacking::Auto,
+                                  [](int rank, TableOptions& options) {
+                                    if (rank == 1) options.backing = HostBacking::Memfd;
+                                  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.code, ErrorCode::InvalidArgument);
+    EXPECT_THAT(outcome.message, HasSubstr("rank 1 opens"));
+  }
+}
+
+TEST_P(HugetlbFault, LeavesNothing) {
+  const test::HugePages pages(4);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const std::int64_t free_pages = test::HugePages::free_pages();
+  const int descriptors = test::open_descriptors();
+  const auto rows = some_rows();
+  const auto spec = test::spec_of(rows->table());
+  for (int failing_rank = 0; failing_rank < 2; ++failing_rank) {
+    detail::set_fault_hook([&](int rank, Stage at) {
+      if (rank == failing_rank && at == GetParam()) throw Error(ErrorCode::System, "injected");
+    });
+    for (const auto& outcome : open_with(2, spec, rows, HostBacking::Hugetlb)) {
+      EXPECT_THAT(outcome.message,
+                  HasSubstr("stage " + std::string(to_string(GetParam())) + ": rank " +
+                            std::to_string(failing_rank) + ": injected"));
+    }
+    EXPECT_EQ(test::open_descriptors(), descriptors);
+    EXPECT_EQ(test::mappings_of_shared_tables(), 0);
+    EXPECT_EQ(test::HugePages::free_pages(), free_pages);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryStage, HugetlbFault,
+                         testing::Values(Stage::Agree, Stage::Create, Stage::Reserve, Stage::Map,
+                                         Stage::Load, Stage::Seal, Stage::Pin),
+                         [](const auto& param) { return std::string(to_string(param.param)); });
+
+// A table that is large enough for a choice: 256 MiB and a row.
+constexpr int kWideDim = 1024;
+constexpr std::int64_t kManyRows = (std::int64_t{256} << 20) / row_record_bytes(kWideDim) + 1;
+
+TableSpec large_spec() {
+  return {.layer_id = 1, .head_sizes = {kManyRows}, .num_rows = kManyRows, .head_dim = kWideDim};
+}
+
+/// Rows of zeros, so that filling takes no time.
+class ZeroRows : public RowSource {
+ public:
+  std::int64_t num_rows() const override { return kManyRows; }
+  int head_dim() const override { return kWideDim; }
+  void read(std::int64_t, std::span<std::byte>) const override { ++reads; }
+  std::string description() const override { return "zeros"; }
+
+  mutable std::atomic<int> reads{0};
+};
+
+TEST_F(Backing, OfALargeTableIsHugetlbWhereThePoolHoldsIt) {
+  const test::HugePages pages(140);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const TableSpec spec = large_spec();
+  const auto rows = std::make_shared<ZeroRows>();
+  for (const auto& outcome : open_with(2, spec, rows, HostBacking::Auto)) {
+    ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
+    EXPECT_THAT(outcome.table->status().backing, HasSubstr("hugetlb"));
+    EXPECT_EQ(outcome.table->status().backing_choice, "auto, not probed");
+  }
+}
+
+TEST_F(Backing, ThatOneRankCannotMapGivesWayToTheNextOnAll) {
+  const test::HugePages pages(140);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const TableSpec spec = large_spec();
+  const std::int64_t free_pages = test::HugePages::free_pages();
+  const auto rows = std::make_shared<ZeroRows>();
+  std::atomic<int> maps{0};
+  detail::set_fault_hook([&](int rank, Stage at) {
+    if (rank == 1 && at == Stage::Map && maps++ == 0) throw Error(ErrorCode::System, "injected");
+  });
+  for (const auto& outcome : open_with(2, spec, rows, HostBacking::Auto)) {
+    ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
+    EXPECT_THAT(outcome.table->status().backing, HasSubstr("memfd"));
+    EXPECT_THAT(outcome.table->status().backing_choice, HasSubstr("not hugetlb: "));
+    EXPECT_THAT(outcome.table->status().backing_choice, HasSubstr("rank 1: injected"));
+    EXPECT_EQ(outcome.table->status().degraded, "");
+  }
+  EXPECT_EQ(maps, 2);
+  EXPECT_EQ(test::HugePages::free_pages(), free_pages);
+}
+
+TEST_F(Backing, ThatIsTheLastOfTheChainIsAnErrorOnAll) {
+  const test::HugePages pages(140);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const TableSpec spec = large_spec();
+  const auto rows = std::make_shared<ZeroRows>();
+  detail::set_fault_hook([](int rank, Stage at) {
+    if (rank == 1 && at == Stage::Map) throw Error(ErrorCode::Unsupported, "injected");
+  });
+  for (const auto& outcome : open_with(2, spec, rows, HostBacking::Auto)) {
+    EXPECT_THAT(outcome.message, HasSubstr("stage map: rank 1: injected"));
+  }
+  EXPECT_EQ(rows->reads, 0);
+}
+
+TEST(HugePagePool, CountsWhatNobodyHasAClaimOn) {
+  const test::TempDir sys;
+  const auto pool = sys.path() / "kernel/mm/hugepages/hugepages-2048kB";
+  EXPECT_EQ(detail::free_huge_page_bytes(sys.path()), 0);
+  std::filesystem::create_directories(pool);
+  std::ofstream(pool / "free_hugepages") << 10;
+  std::ofstream(pool / "resv_hugepages") << 4;
+  EXPECT_EQ(detail::free_huge_page_bytes(sys.path()), 6 * (2 << 20));
+  EXPECT_NO_THROW(detail::check_huge_pages(6 * (2 << 20), sys.path()));
+  EXPECT_THROW(detail::check_huge_pages(6 * (2 << 20) + 1, sys.path()), Error);
+  std::ofstream(pool / "resv_hugepages") << 11;
+  EXPECT_EQ(detail::free_huge_page_bytes(sys.path()), 0);
+}
+
+}  // namespace
+}  // namespace penstock
