@@ -67,6 +67,21 @@ TEST_F(RunCommand, ReportsWhatEveryLayerDidAndThatItWasRight) {
   }
 }
 
+TEST_F(RunCommand, TakesTheBackingThatIsNamedOrSaysWhyNot) {
+  const auto result = run("--dp 2 --processes --backing memfd --verify --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json report = json::parse(result.out);
+  for (const json& rank : report["ranks"]) {
+    for (const json& layer : rank["layers"]) {
+      EXPECT_EQ(layer["backing"].get<std::string>().find("memfd"), 0U);
+      EXPECT_EQ(layer["backing_choice"], "asked for");
+    }
+  }
+  expect_error(run("--dp 2 --backing cumem"), 4, "backing cumem needs a CUDA device");
+  expect_error(run("--placement host --backing memfd"), 3, "needed: host_shared");
+  expect_error(run("--backing tmpfs"), 2, "tmpfs");
+}
+
 TEST_F(RunCommand, GivesEachProcessItsRankAndOneOfThemPrints) {
   const auto result = run("--dp 2 --tp 2 --processes --verify --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -114,6 +114,12 @@ TEST_F(RunAgreement, RefusesSizesAndPlacementsThatDifferAtOnce) {
   expect_all_refuse(results, "--placement is auto on rank 0 and host on rank 1");
 }
 
+TEST_F(RunAgreement, RefusesBackingsThatDiffer) {
+  const auto results =
+      start_ranks(engram_model(), {{{"--dp", "2", "--backing", "memfd"}}, {{"--dp", "2"}}});
+  expect_all_refuse(results, "--backing is auto on rank 1 and memfd on rank 0");
+}
+
 TEST_F(RunAgreement, RefusesTokensThatDiffer) {
   RankStart other{{"--dp", "2"}};
   other.tokens = engram_model().write("[[1,2,3]]");

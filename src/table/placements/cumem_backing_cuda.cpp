@@ -27,6 +27,19 @@ class CumemBacking : public SharedBacking {
       : device_(device),
         bytes_(std::max(bytes, kLeast)) {}
 
+  ~CumemBacking() override {
+    if (readable_.data() == nullptr) return;
+    // A read may be under way; unmapping need not wait for it as unregistering does. At exit the
+    // runtime may be gone already and refuse.
+    int previous = 0;
+    static_cast<void>(cudaGetDevice(&previous));
+    static_cast<void>(cudaSetDevice(device_.index));
+    static_cast<void>(cudaDeviceSynchronize());
+    static_cast<void>(cudaSetDevice(previous));
+  }
+  CumemBacking(const CumemBacking&) = delete;
+  CumemBacking& operator=(const CumemBacking&) = delete;
+
   void create() override {
     if (const std::string refusal = cumem_refusal(device_); !refusal.empty()) {
       throw Error(ErrorCode::Unsupported,
@@ -50,6 +63,8 @@ class CumemBacking : public SharedBacking {
     }
     writable_ = place(all);
     for (std::size_t i = 0; i < all.size(); ++i) {
+      // The GPU writes nothing here, but drivers are used to a mapping that a GPU has too.
+      static_cast<void>(writable_.allow(all[i].offset, all[i].bytes, gpu(), kReadWrite));
       if (!writable_.allow(all[i].offset, all[i].bytes, allocations_[i].location(), kReadWrite)) {
         throw Error(ErrorCode::Unsupported,
                     "backing cumem: the driver gives the host no access; hugetlb and memfd would "
@@ -168,7 +183,7 @@ class CumemBacking : public SharedBacking {
   std::size_t bytes_;
   bool is_creator_ = false;
   std::vector<cuda::HostAllocation> allocations_;
-  cuda::AddressRange writable_;  ///< Of the creator; to the host alone.
+  cuda::AddressRange writable_;  ///< Of the creator, until the seal.
   cuda::AddressRange readable_;
   bool is_read_only_to_device_ = true;
   bool is_read_only_to_host_ = true;
