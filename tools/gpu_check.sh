@@ -3,13 +3,13 @@
 # -DPENSTOCK_WITH_NCCL=ON where NCCL is). Usage: tools/gpu_check.sh BUILD OUT [PART...]
 #   BUILD   the build folder
 #   OUT     folder for the logs
-#   PART    tests, sanitizer, lookup, prefetch, gate, run, full: what is done (default: all but full)
+#   PART    tests, sanitizer, lookup, backing, prefetch, gate, run, full: what is done (default: all but full)
 # TOKEN_MAP names a tokenizer.json for builds without liblzma (default: examples' own). Every step has
 # a time limit; the exit status tells whether all steps passed.
 set -u
 build=$1 out=$2
 parts=("${@:3}")
-[ ${#parts[@]} = 0 ] && parts=(tests sanitizer lookup prefetch gate run)
+[ ${#parts[@]} = 0 ] && parts=(tests sanitizer lookup backing prefetch gate run)
 cd "$(dirname "$0")/.."
 mkdir -p "$out"
 penstock=$build/src/cli/penstock tests=$build/tests/gpu/gpu_tests
@@ -64,6 +64,25 @@ part_lookup() {
   [ "$gpus" -lt 2 ] && { echo "== lookup of peer: not run, one GPU"; return; }
   step lookup 120 "${bench[@]}" --placement peer --ranks 2
   step lookup 120 "${bench[@]}" --placement peer --ranks 2 --graph --tokens 1,8,64
+}
+
+# Tables made of each kind of host memory: what opening them costs, and that the rows are right.
+part_backing() {
+  local bench=("$penstock" bench lookup --device cuda --placement host_shared --gib 8 --tokens 8192)
+  local run=("$penstock" run "$work/backing" --tokens examples/tokens/requests.json --device cuda --verify
+    --placement host_shared)
+  local backings=(auto memfd cumem) pages=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages before=0
+  [ -r $pages ] && before=$(cat $pages)
+  { echo $((before + 4200)) >$pages; } 2>/dev/null && backings+=(hugetlb auto) ||
+    echo "== backing hugetlb: not run, no right to reserve huge pages"
+  "$penstock" make-model "$work/backing" --tokenizer "$token_map" >/dev/null
+  for backing in "${backings[@]}"; do
+    step backing 120 "${bench[@]}" --backing "$backing"
+    [ "$gpus" -lt 2 ] || step backing 120 "${bench[@]}" --backing "$backing" --ranks 2
+    step backing 60 "${run[@]}" --backing "$backing"
+    [ "$gpus" -lt 2 ] || step backing 60 "${run[@]}" --backing "$backing" --dp 2 --processes
+  done
+  { echo "$before" >$pages; } 2>/dev/null
 }
 
 part_prefetch() { step prefetch 120 "$penstock" bench prefetch --gib 24 --tokens 8192,1024; }

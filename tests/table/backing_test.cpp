@@ -1,9 +1,11 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/unique_fd.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/table/table.hpp"
@@ -22,6 +25,7 @@
 #include "support/vector_rows.hpp"
 #include "table/sharing/fault_injection.hpp"
 #include "table/sharing/huge_pages.hpp"
+#include "table/sharing/shared_memory.hpp"
 
 // What host_shared does with a backing that is named, and with `auto`.
 namespace penstock {
@@ -108,6 +112,35 @@ TEST_F(Backing, OfHugePagesHoldsTheRowsOnEveryRank) {
     EXPECT_EQ(test::HugePages::free_pages(), free_pages - 1);
   }
   EXPECT_EQ(test::HugePages::free_pages(), free_pages);
+}
+
+/// The file behind a mapping, found by its address.
+detail::UniqueFd open_mapped_file(const void* address) {
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/map_files")) {
+    const std::string range = entry.path().filename().string();
+    if (std::stoull(range, nullptr, 16) != wanted) continue;
+    return detail::UniqueFd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+  }
+  return {};
+}
+
+TEST_F(Backing, IsSealedOnceTheTableIsOpen) {
+  const test::HugePages pages(4);
+  const auto rows = some_rows();
+  for (const HostBacking backing : {HostBacking::Memfd, HostBacking::Hugetlb}) {
+    if (backing == HostBacking::Hugetlb && !pages.are_there()) {
+      std::printf("not with hugetlb: %s\n", test::HugePages::kWhyNot);
+      continue;
+    }
+    const auto outcomes = open_with(2, test::spec_of(rows->table()), rows, backing);
+    for (const auto& outcome : outcomes) {
+      ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
+      const auto fd = open_mapped_file(outcome.table->view().values[0]);
+      if (!fd) GTEST_SKIP() << "needs the right to open files by /proc/self/map_files";
+      EXPECT_NO_THROW(detail::check_sealed(fd.get())) << to_string(backing);
+    }
+  }
 }
 
 TEST_F(Backing, OfHugePagesMayHoldNothing) {

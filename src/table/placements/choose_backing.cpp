@@ -60,24 +60,28 @@ BackingFigures probe(HostBacking backing, Device device, const StopFlag& stop) {
           .rows_per_second = rows_per_second(*memory, device)};
 }
 
+/// Probes a backing that may be had and adds its figures. Says what came of it.
+std::string try_out(const BackingCandidate& candidate, Device device, const StopFlag& stop,
+                    std::vector<BackingFigures>& figures) {
+  std::string why_not = candidate.refusal;
+  try {
+    if (why_not.empty()) {
+      figures.push_back(probe(candidate.backing, device, stop));
+      return describe(figures.back());
+    }
+  } catch (const Error& error) {
+    why_not = error.what();
+  }
+  return fmt::format("no {}: {}", to_string(candidate.backing), why_not);
+}
+
 BackingChoice measure(const std::vector<BackingCandidate>& candidates, Device device,
                       const StopFlag& stop) {
   std::vector<BackingFigures> figures;
   std::vector<std::string> texts;
-  for (const auto& [backing, refusal] : candidates) {
+  for (const BackingCandidate& candidate : candidates) {
+    texts.push_back(try_out(candidate, device, stop, figures));
     stop.check();
-    std::string why_not = refusal;
-    if (why_not.empty()) {
-      try {
-        figures.push_back(probe(backing, device, stop));
-        texts.push_back(describe(figures.back()));
-        continue;
-      } catch (const Error& error) {
-        stop.check();
-        why_not = error.what();
-      }
-    }
-    texts.push_back(fmt::format("no {}: {}", to_string(backing), why_not));
   }
   auto order = order_backings(figures);
   if (order.empty()) order = {HostBacking::Memfd};  // its error is the one to report

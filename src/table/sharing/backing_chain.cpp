@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "table/sharing/fd_handover.hpp"
 
@@ -36,13 +37,11 @@ std::vector<HostBacking> order_backings(std::span<const BackingFigures> figures)
   while (!left.empty()) {
     const double fastest =
         std::ranges::max(left, {}, &BackingFigures::rows_per_second).rows_per_second;
-    auto best = left.end();
-    for (auto each = left.begin(); each != left.end(); ++each) {
-      if (!is_as_fast(*each, fastest)) continue;
-      if (best == left.end() || each->start_seconds_per_gib < best->start_seconds_per_gib) {
-        best = each;
-      }
-    }
+    // The first of equals: min_element keeps the order of the chain.
+    const auto best = std::ranges::min_element(left, {}, [&](const BackingFigures& each) {
+      return is_as_fast(each, fastest) ? each.start_seconds_per_gib
+                                       : std::numeric_limits<double>::infinity();
+    });
     order.push_back(best->backing);
     left.erase(best);
   }
