@@ -15,13 +15,14 @@
 #include "penstock/comm/socket_group.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/table/table.hpp"
+#include "table/sharing/fault_injection.hpp"
 
 // A process that opens a shared table on a GPU; a program of its own, so that it may end in the middle
 // of its life or lose its GPU.
 //
 //   backing_rank RANK SIZE ADDRESS BACKING WHAT
 //
-// WHAT is what it does once the table is open:
+// WHAT is what it does once the table is open, or the stage at whose start it kills itself:
 //   leave    kills itself
 //   outlive  waits until another rank is gone, then reads every row: "right" or "wrong"
 //   write    tries to write to it: "host kept|changed device kept|changed <backing>"
@@ -73,13 +74,16 @@ std::string run(const std::vector<std::string>& arguments) {
   const int rank = std::stoi(arguments.at(0));
   const CommOptions options{.deadline = std::chrono::seconds(30)};
   const auto comm = join_socket_group(rank, std::stoi(arguments.at(1)), arguments.at(2), options);
+  const std::string& what = arguments.at(4);
+  detail::set_fault_hook([&](int, detail::Stage stage) {
+    if (to_string(stage) == what) ::kill(::getpid(), SIGKILL);
+  });
   const auto rows = make_random_rows(1, 1, kRows, 256);
   const Table table = Table::open(gpu::one_column(*rows), rows,
                                   {.placement = Placement::HostShared,
                                    .device = Device::cuda(rank % std::max(1, cuda_device_count())),
                                    .group = comm.get(),
                                    .backing = parse_host_backing(arguments.at(3)).value()});
-  const std::string& what = arguments.at(4);
   if (what == "leave") ::kill(::getpid(), SIGKILL);
   return what == "write" ? try_to_write(table, *rows) : wait_and_read(*comm, table, *rows);
 }

@@ -151,6 +151,22 @@ TEST_P(GpuBacking, OutlivesTheProcessThatMadeIt) {
   EXPECT_EQ(creator.read_line(), "");  // it was killed
 }
 
+TEST_P(GpuBacking, EndsWithAnErrorWhereARankIsKilledOnTheWay) {
+  const std::int64_t free_pages = test::HugePages::free_pages();
+  for (const char* stage : {"create", "reserve", "map", "load", "seal", "pin"}) {
+    for (const int dying : {0, 1}) {
+      test::ChildProcess killed(rank_command(dying, 2, GetParam(), stage));
+      test::ChildProcess other(rank_command(1 - dying, 2, GetParam(), "outlive"));
+      const std::string line = other.read_line();
+      EXPECT_THAT(line, StartsWith("error PeerFailed Table::open: stage ")) << stage;
+      EXPECT_THAT(line, HasSubstr("rank " + std::to_string(dying))) << stage;
+    }
+  }
+  if (pages_) {
+    EXPECT_EQ(test::HugePages::free_pages(), free_pages);
+  }
+}
+
 TEST_P(GpuBacking, IsAsReadOnlyAsItsStatusSays) {
   test::ChildProcess process(rank_command(0, 1, GetParam(), "write"));
   const std::string line = process.read_line();
