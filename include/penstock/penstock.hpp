@@ -38,6 +38,7 @@
 #include "penstock/engram/slot_cache.hpp"
 #include "penstock/engram/token_map.hpp"
 #include "penstock/gate/gate_linear.hpp"
+#include "penstock/gate/gate_rates.hpp"
 #include "penstock/gate/planner.hpp"
 #include "penstock/gate/strategy.hpp"
 #include "penstock/gate/token_layout.hpp"

@@ -10,6 +10,10 @@ namespace {
 /// Without a limit: large enough for full products over 8 ranks, small enough that the partial sums
 /// of the largest known gate stay below 128 MiB there.
 constexpr std::int64_t kDefaultBlock = 384;
+
+/// The same for all ranks' tokens together, where two blocks are on their way. A block's product
+/// takes about as long as its exchange from here on.
+constexpr std::int64_t kDefaultOverlappedRows = 1536;
 constexpr std::int64_t kLargestBlock = 32768;
 
 /// More tokens than any call has; sizes computed from it stay within 64 bits.
@@ -63,7 +67,7 @@ std::size_t workspace_of(const GateContext& gate, GateStrategy strategy, std::in
   switch (gate.ranks == 1 ? GateStrategy::Replicated : strategy) {
     case GateStrategy::Auto: break;
     case GateStrategy::Replicated: take_replicated(gate, tokens, counter); break;
-    case GateStrategy::KShard: take_k_shard(gate, block, counter); break;
+    case GateStrategy::KShard: take_k_shard(gate, tokens, counter); break;
     case GateStrategy::NShard: take_n_shard(gate, block, counter); break;
     case GateStrategy::WeightGather: take_weight_gather(gate, tokens, counter); break;
     case GateStrategy::IdenticalRows: take_identical_rows(gate, block, counter); break;
@@ -81,7 +85,10 @@ std::size_t workspace_of_any(const GateContext& gate, std::span<const GateStrate
 
 std::int64_t choose_block(GateContext gate, std::span<const GateStrategy> candidates,
                           std::size_t stream_bytes, std::optional<std::size_t> max_temp_bytes) {
-  if (!max_temp_bytes) return kDefaultBlock;
+  if (!max_temp_bytes) {
+    if (gate.side == nullptr) return kDefaultBlock;
+    return std::max<std::int64_t>(1, kDefaultOverlappedRows / gate.ranks);
+  }
   const auto needed = [&](std::int64_t block) {
     gate.block_tokens = block;
     // Ranks differ by a row or a column; every rank chooses by the one with the most.

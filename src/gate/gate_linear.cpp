@@ -93,6 +93,7 @@ detail::AgreedFields fields_of(const GateShape& shape, WeightPart part,
           {"rates", fmt::format("{} {} {} {} {}", rates.link_bytes_per_second,
                                 rates.flops_per_second, rates.memory_bytes_per_second,
                                 rates.collective_seconds, options.window_seconds)},
+          {"overlaps_blocks", options.overlaps_blocks ? "on" : "off"},
           {"check_calls", options.check_calls ? "on" : "off"}};
 }
 
@@ -227,6 +228,9 @@ void GateLinear::State::choose_candidates() {
                     to_string(options.strategy), to_string(options.device), gate.comm->engine()));
   }
   may_exchange_tokens = ways.exchange;
+  if (options.overlaps_blocks && is_candidate(GateStrategy::KShard)) {
+    gate.side = gate.stream->side_stream();
+  }
   gate.block_tokens = detail::choose_block(gate, candidates, travel_bytes, options.max_temp_bytes);
   if (is_candidate(GateStrategy::WeightGather)) gate.stream->add(gate.layer);
 }
@@ -253,6 +257,7 @@ GatePlan GateLinear::State::plan(std::int64_t tokens, std::int64_t identical) co
        .window_seconds = options.window_seconds,
        .max_temp_bytes = options.max_temp_bytes,
        .block_tokens = gate.block_tokens,
+       .overlaps_blocks = gate.side != nullptr,
        .may_exchange_tokens = may_exchange_tokens,
        .may_gather_weight = is_candidate(GateStrategy::WeightGather),
        .peers_are_readable = weight->are_readable() && options.device.kind == DeviceKind::Cpu,

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "gate/agreement.hpp"
+#include "gate/process_token.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/log.hpp"
 #include "table/sharing/fd_handover.hpp"
@@ -26,14 +26,6 @@ struct Introduction {
   std::uint64_t bytes = 0;
   std::int64_t device = 0;
 };
-
-std::uint64_t process_token() {
-  static const std::uint64_t token = [] {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32) | device();
-  }();
-  return token;
-}
 
 std::vector<std::byte> encode(const Introduction& introduction, const std::string& address) {
   std::vector<std::byte> bytes(sizeof(introduction) + address.size());

@@ -2,12 +2,12 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "gate/agreement.hpp"
 #include "gate/peer_rows.hpp"
+#include "gate/process_token.hpp"
 #include "penstock/core/buffer.hpp"
 #include "penstock/core/device.hpp"
 #include "penstock/core/error.hpp"
@@ -27,15 +27,6 @@ SharedBuffer make_buffer(const WeightSlice& slice) {
     }
   });
   return buffer;
-}
-
-/// A random number that tells whether two ranks live in one process.
-std::uint64_t process_token() {
-  static const std::uint64_t token = [] {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32) | device();
-  }();
-  return token;
 }
 
 class LocalRows final : public PeerRows {

@@ -55,9 +55,11 @@ std::int64_t temp_bytes(GateStrategy strategy, const GatePlanInput& in) {
   switch (strategy) {
     case GateStrategy::Auto:
     case GateStrategy::Replicated: return 0;
-    case GateStrategy::KShard:
-      return b * (in.activation_bytes * (h + p * share(h, in.ranks)) +
-                  in.k_shard_wire_bytes * (p + 1) * g);
+    case GateStrategy::KShard: {
+      const std::int64_t sets = in.overlaps_blocks && in.tokens > in.block_tokens ? 2 : 1;
+      return b * (in.activation_bytes * (h + sets * p * share(h, in.ranks)) +
+                  in.k_shard_wire_bytes * (sets * p + 1) * g);
+    }
     case GateStrategy::NShard:
       return b *
              (in.activation_bytes * p * h + in.n_shard_wire_bytes * (p * share(g, in.ranks) + g));
@@ -79,6 +81,16 @@ double product_seconds(const GatePlanInput& in, std::int64_t tokens, std::int64_
                   elements * in.weight_bytes / in.rates.memory_bytes_per_second);
 }
 
+/// A strategy that multiplies for `whole` seconds and exchanges for `wire`, block by block.
+double blockwise_seconds(const GatePlanInput& in, double whole, double wire, bool do_overlap) {
+  if (in.tokens == 0) return 0;
+  const auto blocks = static_cast<double>((in.tokens + in.block_tokens - 1) / in.block_tokens);
+  const double exchange = wire + 2.0 * blocks * in.rates.collective_seconds;
+  if (!do_overlap) return whole + exchange;
+  // The first block's exchange or the last one's product has nothing beside it.
+  return std::max(whole, exchange) + std::min(whole, exchange) / blocks;
+}
+
 double seconds(GateStrategy strategy, const GatePlanInput& in) {
   const double wire =
       static_cast<double>(gate_sent_bytes(strategy, in)) / in.rates.link_bytes_per_second;
@@ -86,11 +98,8 @@ double seconds(GateStrategy strategy, const GatePlanInput& in) {
   switch (strategy) {
     case GateStrategy::Auto:
     case GateStrategy::Replicated: return whole;
-    case GateStrategy::KShard:
-    case GateStrategy::NShard: {
-      const std::int64_t blocks = (in.tokens + in.block_tokens - 1) / in.block_tokens;
-      return whole + wire + 2.0 * static_cast<double>(blocks) * in.rates.collective_seconds;
-    }
+    case GateStrategy::KShard: return blockwise_seconds(in, whole, wire, in.overlaps_blocks);
+    case GateStrategy::NShard: return blockwise_seconds(in, whole, wire, false);
     // In a chain of layers the weight travels under the layer before.
     case GateStrategy::WeightGather:
       return in.tokens == 0 ? 0 : std::max(whole, wire - in.window_seconds);

@@ -192,6 +192,11 @@ class CudaWeightStream final : public WeightStreamImpl {
     return gather_.get();
   }
 
+  SideStream* side_stream() override {
+    if (!side_stream_) side_stream_ = make_side_stream_cuda(device());
+    return side_stream_.get();
+  }
+
  private:
   int ranks() const { return comm_ == nullptr ? 1 : comm_->size(); }
   int rank() const { return comm_ == nullptr ? 0 : comm_->rank(); }
@@ -336,6 +341,7 @@ class CudaWeightStream final : public WeightStreamImpl {
   bool was_captured_ = false;
   std::unique_ptr<IdenticalGather> gather_;
   bool has_gather_ = false;
+  std::unique_ptr<SideStream> side_stream_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "gate/identical_gather.hpp"
 #include "gate/peer_rows.hpp"
+#include "gate/side_stream.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/buffer.hpp"
 #include "penstock/core/dtype.hpp"
@@ -58,6 +59,10 @@ class WeightStreamImpl {
   ///
   /// Collective: over `comm`.
   virtual IdenticalGather* identical_gather(Communicator& /*comm*/) { return nullptr; }
+
+  /// The stream on which the layers' products run beside exchanges; null where there is none. Made
+  /// by the first call.
+  virtual SideStream* side_stream() { return nullptr; }
 
   virtual std::size_t buffer_bytes() const = 0;
   std::int64_t num_transfers() const { return num_transfers_; }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <ostream>
+#include <utility>
 
 #include "gate/gate_ranks.hpp"
 
@@ -112,6 +113,62 @@ TEST(PlanGate, MovesTheWeightForManyTokensAndTheTokensForFew) {
       EXPECT_EQ(plan_gate(input(shape, ranks, 4096)).distinct, GateStrategy::WeightGather);
     }
   }
+}
+
+/// Rates of a published size table: 370 GB/s of link, 700 TFLOP/s.
+constexpr GateRates kTableRates{370e9, 700e12, 1e18, 0};
+
+/// The fewest tokens for which `is_true` holds, which then holds for all more.
+template <typename Condition>
+std::int64_t first_tokens(const Condition& is_true) {
+  std::int64_t tokens = 1;
+  while (!is_true(tokens)) ++tokens;
+  return tokens;
+}
+
+TEST(PlanGate, HidesAWeightFromTheTokensOnThatTheFormulaGives) {
+  // 2-byte weights: T >= F (P - 1) / (P B), for any shape.
+  for (const GateShape& shape : {kSmall, kLarge}) {
+    for (const auto& [ranks, expected] : {std::pair{2, 946}, {4, 1419}, {8, 1655}}) {
+      const std::int64_t found = first_tokens([&, ranks = ranks](std::int64_t tokens) {
+        auto in = input(shape, ranks, tokens);
+        in.rates = kTableRates;
+        const auto costs = plan_gate(in).costs;
+        return costs[1].seconds <= costs[0].seconds;  // weight_gather and replicated
+      });
+      EXPECT_NEAR(static_cast<double>(found), expected, 1.0) << ranks;
+    }
+  }
+}
+
+TEST(PlanGate, SwitchesToTheWeightAtTheCrossover) {
+  // With products that take no time only what travels counts: bytes, then the fixed cost as well.
+  for (const auto& [seconds, expected] : {std::pair{0.0, 1536.0}, {6e-6, 1497.0}}) {
+    const std::int64_t found = first_tokens([&, seconds = seconds](std::int64_t tokens) {
+      auto in = input(kLarge, 8, tokens);
+      in.rates = {370e9, 1e18, 1e18, seconds};
+      in.block_tokens = 4096;
+      return plan_gate(in).distinct == GateStrategy::WeightGather;
+    });
+    EXPECT_NEAR(static_cast<double>(found), expected, 2.0);
+  }
+}
+
+TEST(PlanGate, OverlapHidesTheShorterOfProductAndExchangeButForOneBlock) {
+  const auto k_shard = [](std::int64_t tokens, bool overlaps_blocks) {
+    auto in = input(kSmall, 8, tokens);
+    in.block_tokens = 256;
+    in.overlaps_blocks = overlaps_blocks;
+    return plan_gate(in).costs[3];
+  };
+  ASSERT_EQ(k_shard(1, true).strategy, GateStrategy::KShard);
+  for (const std::int64_t tokens : {0, 1, 256}) {
+    EXPECT_EQ(k_shard(tokens, true).seconds, k_shard(tokens, false).seconds);
+    EXPECT_EQ(k_shard(tokens, true).temp_bytes, k_shard(tokens, false).temp_bytes);
+  }
+  EXPECT_LT(k_shard(4096, true).seconds, k_shard(4096, false).seconds);
+  EXPECT_GT(k_shard(4096, true).seconds, k_shard(4096, false).seconds / 2);
+  EXPECT_GT(k_shard(4096, true).temp_bytes, k_shard(4096, false).temp_bytes);
 }
 
 TEST(PlanGate, AWindowBeforeTheGateFavoursTheWeight) {

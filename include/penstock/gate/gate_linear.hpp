@@ -33,8 +33,9 @@ struct GateOptions {
   std::optional<std::size_t> max_resident_bytes = {};  ///< Auto keeps the whole weight up to this.
   Device device;
   std::optional<GateRates> rates = {};  ///< For the planner; typical ones if absent.
-  double window_seconds = 0;       ///< Work before each gate under which its weight can travel.
-  bool check_calls = false;        ///< Compare calls over all ranks before anything is exchanged.
+  bool overlaps_blocks = true;  ///< KShard on CUDA multiplies a block while others are exchanged.
+  double window_seconds = 0;    ///< Work before each gate under which its weight can travel.
+  bool check_calls = false;     ///< Compare calls over all ranks before anything is exchanged.
   std::span<std::byte> workspace;  ///< Instead of own memory; on `device`, aligned to 256 bytes.
   std::shared_ptr<WeightStream> weight_stream;  ///< Shared by layers; own one if null.
 };
@@ -91,7 +92,8 @@ class GateLinear {
   /// Workspace that a call of up to `max_tokens` tokens a rank needs, exactly. Auto: the largest of
   /// the strategies that it may pick. The weight stream's buffer is not part of it.
   ///
-  /// Range: grows with max_tokens up to block_tokens(), then stays.
+  /// Range: grows with max_tokens up to block_tokens(), where KShard with overlap takes the buffers of
+  ///        a second block, then stays.
   std::size_t workspace_bytes(std::int64_t max_tokens, GateStrategy strategy) const;
 
   /// Workspace that calls have touched so far, at most.

@@ -10,6 +10,7 @@
 #include "gate/identical_gather.hpp"
 #include "gate/operations.hpp"
 #include "gate/peer_rows.hpp"
+#include "gate/side_stream.hpp"
 #include "gate/weight_stream_impl.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/gate/gate_linear.hpp"
@@ -29,6 +30,7 @@ struct GateContext {
   GateOperations* operations = nullptr;
   StreamedLayer layer;  ///< Its rows are this rank's part of the weight, whatever part that is.
   WeightStreamImpl* stream = nullptr;
+  SideStream* side = nullptr;         ///< Null: k_shard takes its blocks one after the other.
   IdenticalGather* gather = nullptr;  ///< Null: identical rows are gathered by `comm`.
 
   /// Rows of rank r's slice of the weight, or its columns under KShard.
