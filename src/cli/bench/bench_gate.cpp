@@ -12,6 +12,7 @@
 #include "penstock/core/device.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/version.hpp"
+#include "penstock/gate/gate_rates.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -40,10 +41,12 @@ std::vector<GateWay> all_ways() {
           {.name = "weight_gather", .strategy = GateStrategy::WeightGather},
           {.name = "n_shard", .strategy = GateStrategy::NShard},
           {.name = "k_shard", .strategy = GateStrategy::KShard},
+          {.name = "k_shard_in_turn", .strategy = GateStrategy::KShard, .overlaps_blocks = false},
           // All tokens at once, then a sigmoid and a multiplication of their own.
           {.name = "k_shard_naive",
            .strategy = GateStrategy::KShard,
            .rounding = GateRounding::ThreeTimes,
+           .overlaps_blocks = false,
            .uses_one_block = true},
           {.name = "identical_rows",
            .strategy = GateStrategy::IdenticalRows,
@@ -67,14 +70,36 @@ std::vector<GateWay> chosen_ways(const std::vector<std::string>& names) {
   return chosen;
 }
 
-void print_plan(const GateBenchCase& bench_case, DeviceKind device) {
-  const GatePlan plan = plan_gate({.shape = bench_case.shape,
-                                   .ranks = bench_case.ranks,
-                                   .tokens = bench_case.tokens,
-                                   .identical_tokens = bench_case.tokens,
-                                   .rates = typical_gate_rates(device)});
+void print_plan(const GateBenchCase& bench_case, const GateBenchOptions& options,
+                const GateRates& rates) {
+  const GatePlanInput input{.shape = bench_case.shape,
+                            .ranks = bench_case.ranks,
+                            .tokens = bench_case.tokens,
+                            .identical_tokens = bench_case.tokens,
+                            .rates = rates,
+                            .overlaps_blocks = options.device == "cuda"};
   fmt::print("hidden {} output {} ranks {} tokens {}\n{}\n", bench_case.shape.hidden_size,
-             bench_case.shape.output_size, bench_case.ranks, bench_case.tokens, to_string(plan));
+             bench_case.shape.output_size, bench_case.ranks, bench_case.tokens,
+             to_string(plan_gate(input)));
+}
+
+/// The planner's table for every case that was asked for.
+void print_plans(const GateBenchOptions& options) {
+  const DeviceKind device = options.device == "cuda" ? DeviceKind::Cuda : DeviceKind::Cpu;
+  const GateRates rates =
+      options.measures_rates ? measure_rates(options) : typical_gate_rates(device);
+  fmt::print("{}: {}\n\n",
+             options.measures_rates ? fmt::format("measured over {} ranks", options.ranks)
+                                    : fmt::format("typical of {}", options.device),
+             to_string(rates));
+  const auto ranks = options.plan_ranks.empty() ? std::vector{options.ranks} : options.plan_ranks;
+  for (const std::string& shape : options.shapes) {
+    for (const int count : ranks) {
+      for (const std::int64_t tokens : options.tokens) {
+        print_plan({parse_shape(shape), tokens, count}, options, rates);
+      }
+    }
+  }
 }
 
 void print_result(const GateBenchCase& bench_case, const GateBenchOptions& options,
@@ -115,7 +140,10 @@ void check(const GateBenchOptions& options) {
           "bench gate: --layers and --repeat need at least 1");
   expects(options.work >= 0 && options.max_temp_mib >= 0,
           "bench gate: --work and --max-temp-mib need at least 0");
-  if (options.device == "cuda" && !options.only_plan && cuda_device_count() < options.ranks) {
+  expects(options.only_plan || (!options.measures_rates && options.plan_ranks.empty()),
+          "bench gate: --measure and --plan-ranks need --plan");
+  const bool runs = !options.only_plan || options.measures_rates;
+  if (options.device == "cuda" && runs && cuda_device_count() < options.ranks) {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("bench gate: {} ranks need as many GPUs, {} are "
                             "here",
@@ -129,14 +157,15 @@ int run_bench(GateBenchOptions options) {
   }
   check(options);
   const auto ways = chosen_ways(options.ways);
+  if (options.only_plan) {
+    print_plans(options);
+    return 0;
+  }
+  const GateRates rates = measure_rates(options);
   for (const std::string& shape : options.shapes) {
     for (const std::int64_t tokens : options.tokens) {
       const GateBenchCase bench_case{parse_shape(shape), tokens, options.ranks};
-      if (options.only_plan) {
-        print_plan(bench_case, options.device == "cuda" ? DeviceKind::Cuda : DeviceKind::Cpu);
-        continue;
-      }
-      const auto results = measure_gates(bench_case, ways, options);
+      const auto results = measure_gates(bench_case, ways, options, rates);
       for (const auto& result : results) {
         print_result(bench_case, options, result, results.front().median_ms);
       }
@@ -154,7 +183,8 @@ void add_bench_gate(CLI::App& bench, Action& action) {
   gate->add_option("--tokens", options->tokens, "Tokens of a rank, several allowed")
       ->delimiter(',');
   gate->add_option("--way", options->ways,
-                   "replicated, three_op, auto, weight_gather, n_shard, k_shard, k_shard_naive, "
+                   "replicated, three_op, auto, weight_gather, n_shard, k_shard, "
+                   "k_shard_in_turn, k_shard_naive, "
                    "identical_rows, auto_identical; several allowed (default: all)")
       ->delimiter(',');
   gate->add_option("--device", options->device, "cpu or cuda");
@@ -167,6 +197,11 @@ void add_bench_gate(CLI::App& bench, Action& action) {
                    "Products of the gate's size before each gate, as the rest of a layer");
   gate->add_option("--repeat", options->repeat, "Measurements of each way");
   gate->add_flag("--plan", options->only_plan, "Print what the planner predicts, and stop");
+  gate->add_flag("--measure", options->measures_rates,
+                 "With --plan: from this machine's rates, measured, not a typical machine's");
+  gate->add_option("--plan-ranks", options->plan_ranks,
+                   "With --plan: for how many ranks, several allowed (default: --ranks)")
+      ->delimiter(',');
   gate->callback([&action, options] { action = [options] { return run_bench(*options); }; });
 }
 

@@ -5,12 +5,15 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/buffer.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/event.hpp"
+#include "penstock/gate/gate_rates.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -54,11 +57,11 @@ std::size_t one_block_bytes(const GateBenchCase& bench_case) {
 }
 
 /// How long `work` products take before each gate, as the planner reckons.
-double window_of(const GateBenchCase& bench_case, int work, Device device) {
+double window_of(const GateBenchCase& bench_case, int work, const GateRates& rates) {
   const GatePlan plan = plan_gate({.shape = bench_case.shape,
                                    .tokens = bench_case.tokens,
                                    .resident = WeightPart::Full,
-                                   .rates = typical_gate_rates(device.kind)});
+                                   .rates = rates});
   return work * plan.costs.front().seconds;  // of Replicated
 }
 
@@ -66,14 +69,16 @@ double window_of(const GateBenchCase& bench_case, int work, Device device) {
 class Chain {
  public:
   Chain(const GateWay& way, const GateBenchCase& bench_case, const GateBenchOptions& options,
-        Communicator& comm, Device device, const std::vector<BF16>& weight)
+        const GateRates& rates, Communicator& comm, Device device, const std::vector<BF16>& weight)
       : way_(way),
         other_work_(options.work) {
     GateOptions gate;
     gate.strategy = way.strategy;
     gate.rounding = way.rounding;
+    gate.overlaps_blocks = way.overlaps_blocks;
     gate.device = device;
-    gate.window_seconds = window_of(bench_case, options.work, device);
+    gate.rates = rates;
+    gate.window_seconds = window_of(bench_case, options.work, rates);
     if (options.max_temp_mib > 0) {
       gate.max_temp_bytes = static_cast<std::size_t>(options.max_temp_mib) << 20U;
     }
@@ -105,6 +110,9 @@ class Chain {
   double measure(const GateCall& call, const Stream& stream, Device device, Communicator& comm) {
     Event begin = Event::create(device);
     Event end = Event::create(device);
+    // First once without the clock: a processor's speed depends on how hot the way before has left
+    // it, by several percent where one way computes and another one waits for a network.
+    run(call, stream.ref());
     stream.synchronize();
     comm.barrier();
     begin.record(stream.ref());
@@ -172,22 +180,37 @@ double slowest(Communicator& comm, double mine) {
   return most;
 }
 
+Device device_of(const GateBenchOptions& options, const Communicator& comm) {
+  return options.device == "cuda" ? Device::cuda(comm.rank()) : Device::cpu();
+}
+
+/// For the ways that move tokens between GPUs; null where NCCL is missing.
+std::unique_ptr<Communicator> open_nccl(Communicator& host, Device device) {
+  try {
+    return make_nccl_communicator(host, device, {.compares_arguments = false});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported) throw;
+    return nullptr;
+  }
+}
+
 /// One rank's part of a measurement.
 class RankBench {
  public:
-  RankBench(const GateBenchCase& bench_case, const GateBenchOptions& options, Communicator& comm,
-            const Inputs& inputs)
+  RankBench(const GateBenchCase& bench_case, const GateBenchOptions& options,
+            const GateRates& rates, Communicator& comm, const Inputs& inputs)
       : case_(bench_case),
         options_(options),
+        rates_(rates),
         host_(comm),
         inputs_(inputs),
-        device_(options.device == "cuda" ? Device::cuda(comm.rank()) : Device::cpu()),
+        device_(device_of(options, comm)),
         stream_(Stream::create(device_)),
         x_(copied(device_, inputs.x)),
         attn_out_(copied(device_, inputs.attn_out)),
         out_(Buffer::zeros(device_, inputs.attn_out.size() * sizeof(BF16))),
         counts_(static_cast<std::size_t>(bench_case.ranks), bench_case.tokens) {
-    if (device_.kind == DeviceKind::Cuda) nccl_ = open_nccl();
+    if (device_.kind == DeviceKind::Cuda) nccl_ = open_nccl(host_, device_);
   }
 
   std::vector<GateResult> run(const std::vector<GateWay>& ways) {
@@ -195,8 +218,13 @@ class RankBench {
     std::vector<std::unique_ptr<Chain>> chains;
     for (const GateWay& way : ways) chains.push_back(prepare(way, results.emplace_back()));
     std::vector<std::vector<double>> times(ways.size());
+    std::vector<std::size_t> order(ways.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::mt19937 random(1);  // equal on all ranks
     for (int round = 0; round < options_.repeat; ++round) {
-      for (std::size_t i = 0; i < ways.size(); ++i) {
+      // Every round in another order: no way always follows the same one.
+      std::ranges::shuffle(order, random);
+      for (const std::size_t i : order) {
         if (!chains[i]) continue;
         times[i].push_back(slowest(host_, chains[i]->measure(call(), stream_, device_, host_)));
       }
@@ -225,16 +253,6 @@ class RankBench {
     return call;
   }
 
-  /// For the ways that move tokens between GPUs; null where NCCL is missing.
-  std::unique_ptr<Communicator> open_nccl() {
-    try {
-      return make_nccl_communicator(host_, device_, {.compares_arguments = false});
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Unsupported) throw;
-      return nullptr;
-    }
-  }
-
   Communicator& comm() { return nccl_ ? *nccl_ : host_; }
 
   /// Makes a way's layers, warms them up and looks at what they compute. Null if this machine
@@ -242,7 +260,8 @@ class RankBench {
   std::unique_ptr<Chain> prepare(const GateWay& way, GateResult& result) {
     result.name = way.name;
     try {
-      auto chain = std::make_unique<Chain>(way, case_, options_, comm(), device_, inputs_.weight);
+      auto chain =
+          std::make_unique<Chain>(way, case_, options_, rates_, comm(), device_, inputs_.weight);
       for (int i = 0; i < 2; ++i) chain->run(call(), stream_.ref());
       std::vector<BF16> out(inputs_.attn_out.size());
       copy_bytes(std::as_writable_bytes(std::span(out)), out_, stream_.ref());
@@ -257,6 +276,7 @@ class RankBench {
 
   const GateBenchCase& case_;
   const GateBenchOptions& options_;
+  const GateRates& rates_;
   Communicator& host_;
   std::unique_ptr<Communicator> nccl_;
   const Inputs& inputs_;
@@ -270,9 +290,20 @@ class RankBench {
 
 }  // namespace
 
+GateRates measure_rates(const GateBenchOptions& options) {
+  GateRates rates;
+  run_thread_group(options.ranks, [&](Communicator& host) {
+    const Device device = device_of(options, host);
+    const auto nccl = device.kind == DeviceKind::Cuda ? open_nccl(host, device) : nullptr;
+    const GateRates mine = measure_gate_rates(nccl ? nccl.get() : &host, device);
+    if (host.rank() == 0) rates = mine;
+  });
+  return rates;
+}
+
 std::vector<GateResult> measure_gates(const GateBenchCase& bench_case,
                                       const std::vector<GateWay>& ways,
-                                      const GateBenchOptions& options) {
+                                      const GateBenchOptions& options, const GateRates& rates) {
   const std::int64_t h = bench_case.shape.hidden_size;
   const std::int64_t g = bench_case.shape.output_size;
   // All ranks have the same tokens, so that one set of inputs serves identical rows as well.
@@ -281,7 +312,7 @@ std::vector<GateResult> measure_gates(const GateBenchCase& bench_case,
                       random_bf16(bench_case.tokens * g, 1.0F, 3)};
   std::vector<GateResult> results;
   run_thread_group(bench_case.ranks, [&](Communicator& comm) {
-    RankBench bench(bench_case, options, comm, inputs);
+    RankBench bench(bench_case, options, rates, comm, inputs);
     auto mine = bench.run(ways);
     if (comm.rank() == 0) results = std::move(mine);
   });

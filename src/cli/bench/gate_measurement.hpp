@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "penstock/gate/gate_linear.hpp"
+#include "penstock/gate/planner.hpp"
 
 namespace penstock::cli {
 
@@ -22,6 +23,8 @@ struct GateBenchOptions {
   int repeat = 9;
   std::int64_t max_temp_mib = 0;  ///< 0: no limit.
   bool only_plan = false;
+  bool measures_rates = false;  ///< With only_plan: instead of a typical machine's.
+  std::vector<int> plan_ranks;  ///< With only_plan: for how many ranks; empty: `ranks`.
 };
 
 /// One way to compute a chain of gates, and what came of it.
@@ -29,6 +32,7 @@ struct GateWay {
   std::string name;
   GateStrategy strategy = GateStrategy::Replicated;
   GateRounding rounding = GateRounding::Once;
+  bool overlaps_blocks = true;       ///< Where the device can.
   bool uses_one_block = false;       ///< Exchanges all tokens at once, as the naive form does.
   bool uses_identical_rows = false;  ///< All rows are equal on all ranks.
 };
@@ -53,10 +57,14 @@ struct GateBenchCase {
   int ranks = 1;
 };
 
-/// Measures the ways in turns, so that what disturbs one disturbs all. Every rank is a thread, on
+/// What the planner gets to know about this machine: measured once over the ranks of a bench.
+GateRates measure_rates(const GateBenchOptions& options);
+
+/// Measures the ways in turns, so that what disturbs one disturbs all, in an order that changes from
+/// round to round, each after a run of its own that is not measured. Every rank is a thread, on
 /// CUDA each with a GPU of its own.
 std::vector<GateResult> measure_gates(const GateBenchCase& bench_case,
                                       const std::vector<GateWay>& ways,
-                                      const GateBenchOptions& options);
+                                      const GateBenchOptions& options, const GateRates& rates);
 
 }  // namespace penstock::cli

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "penstock/core/error.hpp"
 #include "penstock/core/event.hpp"
 #include "penstock/gate/gate_linear.hpp"
+#include "penstock/gate/gate_rates.hpp"
 #include "penstock/gate/token_layout.hpp"
 #include "penstock/plan/deployment.hpp"
 
@@ -172,6 +174,9 @@ class GateRun {
     gate.strategy = strategy();
     gate.device = device_;
     Communicator* group = nccl_ ? nccl_.get() : group_.get();
+    if (gate.strategy == GateStrategy::Auto && is_worth_measuring(shape)) {
+      gate.rates = rates_ = measure_gate_rates(group, device_);
+    }
     gate.weight_stream = std::make_shared<WeightStream>(group, shape, device_);
     for (const int layer : layers_with_gates(options_, model_)) {
       GateRecord& record = records_.emplace_back(
@@ -183,6 +188,13 @@ class GateRun {
       record.whole =
           std::make_unique<GateLinear>(open_gate_linear(model_.path(), layer, nullptr, whole));
     }
+  }
+
+  /// Whether the planner has a choice that depends on this machine. On the CPU the ranks read each
+  /// other's rows in place, which nothing beats.
+  bool is_worth_measuring(const GateShape& shape) const {
+    return device_.kind == DeviceKind::Cuda && group_->size() > 1 &&
+           plan_gate_residency(shape, group_->size(), {}) == WeightPart::Rows;
   }
 
   /// What the command line says, else the environment, else what is best.
@@ -272,10 +284,17 @@ class GateRun {
       }
       layers.push_back(std::move(layer));
     }
-    return {{"rank", world_.rank()},
-            {"device", to_string(device_)},
-            {"steps", steps_.size()},
-            {"layers", layers}};
+    json mine = {{"rank", world_.rank()},
+                 {"device", to_string(device_)},
+                 {"steps", steps_.size()},
+                 {"layers", layers}};
+    if (rates_) {
+      mine["measured_rates"] = {{"link_bytes_per_second", rates_->link_bytes_per_second},
+                                {"flops_per_second", rates_->flops_per_second},
+                                {"memory_bytes_per_second", rates_->memory_bytes_per_second},
+                                {"collective_seconds", rates_->collective_seconds}};
+    }
+    return mine;
   }
 
   const RunOptions& options_;
@@ -290,6 +309,7 @@ class GateRun {
   LayerInput attn_input_;
   std::unique_ptr<Communicator> group_;
   std::unique_ptr<Communicator> nccl_;  ///< The same ranks' GPUs, if tokens are to travel.
+  std::optional<GateRates> rates_;      ///< Measured, if the planner has a choice.
   std::vector<Step> steps_;
   std::int64_t num_tokens_ = 0;
   std::vector<GateRecord> records_;
