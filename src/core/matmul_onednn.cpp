@@ -1,6 +1,7 @@
 #include <dnnl.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -202,7 +203,8 @@ bool do_parts_keep_bits() {
     std::int64_t columns;
   };
   constexpr Part kWhole{0, kRows, 0, kColumns};
-  constexpr Part kParts[] = {{0, 1, 0, kColumns}, {5, 2, 3, 2}, {0, kRows, 0, 35}, {1, 32, 35, 37}};
+  constexpr std::array kParts{Part{0, 1, 0, kColumns}, Part{5, 2, 3, 2}, Part{0, kRows, 0, 35},
+                              Part{1, 32, 35, 37}};
   const auto x = sample_values(kRows * kSum, 1);
   const auto w = sample_values(kColumns * kSum, 2);
   const auto multiply = [&](const Part& part) {

@@ -43,7 +43,8 @@ class RateMeter {
         attn_out_(random(most_results())),
         out_(random(most_results())),
         tile_(Buffer::allocate(
-            device, operations_->tile_bytes(sizes.product_tokens, sizes.shape.output_size))) {}
+            device, operations_->tile_bytes(sizes.product_tokens, sizes.shape.output_size))),
+        gathered_(Buffer::zeros(device, gathered_bytes())) {}
 
   GateRates measure() {
     GateRates rates = typical_gate_rates(device_.kind);
@@ -76,6 +77,11 @@ class RateMeter {
                     sizes_.few_tokens * sizes_.shape.output_size);
   }
 
+  std::size_t gathered_bytes() const {
+    const std::int64_t ranks = comm_ == nullptr ? 0 : comm_->size();
+    return static_cast<std::size_t>(ranks * std::max(sizes_.gather_bytes, sizes_.collective_bytes));
+  }
+
   /// A block of random numbers, over and over: a processor's clock depends on what it multiplies.
   Buffer random(std::int64_t count) {
     std::vector<BF16> block(static_cast<std::size_t>(std::min<std::int64_t>(count, 1 << 16)));
@@ -87,9 +93,12 @@ class RateMeter {
     copy_bytes(buffer, std::as_bytes(std::span(block)));
     for (std::size_t filled = block.size() * sizeof(BF16); filled < buffer.bytes();) {
       const std::size_t more = std::min(filled, buffer.bytes() - filled);
+      const auto row = static_cast<std::int64_t>(more);
       operations_->copy_rows({.from = buffer.data(),
+                              .from_stride = row,
                               .to = buffer.data() + filled,
-                              .row_bytes = static_cast<std::int64_t>(more),
+                              .to_stride = row,
+                              .row_bytes = row,
                               .rows = 1},
                              stream_.ref());
       filled += more;
@@ -183,12 +192,7 @@ class RateMeter {
   double gather_seconds(std::int64_t bytes_of_a_rank) {
     const auto bytes = static_cast<std::size_t>(bytes_of_a_rank);
     const auto ranks = static_cast<std::size_t>(comm_->size());
-    Buffer all;
-    agree(comm_, "measure_gate_rates", [&]() -> AgreedFields {
-      all = Buffer::zeros(device_, bytes * ranks);
-      return {};
-    });
-    const auto to = all.as<std::byte>();
+    const auto to = gathered_.as<std::byte>().first(bytes * ranks);
     const auto mine = to.subspan(bytes * static_cast<std::size_t>(comm_->rank()), bytes);
     const double seconds = seconds_of([&] { comm_->all_gather(mine, to, stream_.ref()); });
     comm_->barrier();
@@ -207,6 +211,7 @@ class RateMeter {
   Buffer attn_out_;
   Buffer out_;
   Buffer tile_;
+  Buffer gathered_;
 };
 
 /// For each figure the slowest rank's.

@@ -84,7 +84,8 @@ double product_seconds(const GatePlanInput& in, std::int64_t tokens, std::int64_
 /// A strategy that multiplies for `whole` seconds and exchanges for `wire`, block by block.
 double blockwise_seconds(const GatePlanInput& in, double whole, double wire, bool do_overlap) {
   if (in.tokens == 0) return 0;
-  const auto blocks = static_cast<double>((in.tokens + in.block_tokens - 1) / in.block_tokens);
+  const std::int64_t num_blocks = (in.tokens + in.block_tokens - 1) / in.block_tokens;
+  const auto blocks = static_cast<double>(num_blocks);
   const double exchange = wire + 2.0 * blocks * in.rates.collective_seconds;
   if (!do_overlap) return whole + exchange;
   // The first block's exchange or the last one's product has nothing beside it.
