@@ -125,6 +125,14 @@ class RateMeter {
     return std::max(times[times.size() / 2], 1e-9);
   }
 
+  /// The time of one `body` among several, one after the other.
+  double batch_seconds(const std::function<void()>& body) {
+    const auto all = [&] {
+      for (int i = 0; i < sizes_.batch; ++i) body();
+    };
+    return seconds_of(all) / sizes_.batch;
+  }
+
   double product_seconds(std::int64_t tokens, std::int64_t rows) {
     const GatedProduct product{.tokens = tokens,
                                .rows = rows,
@@ -136,7 +144,7 @@ class RateMeter {
                                           .out = out_.as<BF16>().data(),
                                           .out_stride = rows},
                                .tile = tile_.as<std::byte>()};
-    return seconds_of([&] { operations_->gated_product(product, stream_.ref()); });
+    return batch_seconds([&] { operations_->gated_product(product, stream_.ref()); });
   }
 
   /// Nothing where no data can travel.
@@ -194,7 +202,7 @@ class RateMeter {
     const auto ranks = static_cast<std::size_t>(comm_->size());
     const auto to = gathered_.as<std::byte>().first(bytes * ranks);
     const auto mine = to.subspan(bytes * static_cast<std::size_t>(comm_->rank()), bytes);
-    const double seconds = seconds_of([&] { comm_->all_gather(mine, to, stream_.ref()); });
+    const double seconds = batch_seconds([&] { comm_->all_gather(mine, to, stream_.ref()); });
     comm_->barrier();
     return seconds;
   }
@@ -243,6 +251,7 @@ RateSizes rate_sizes(DeviceKind device) {
               .few_tokens = 16,
               .collective_bytes = 4096,
               .gather_bytes = std::int64_t{32} << 20,
+              .batch = 4,
               .repeats = 9};
     case DeviceKind::Cpu:
       return {.shape = {.hidden_size = 2816, .output_size = 8192},

@@ -17,6 +17,7 @@ struct RateSizes {
   std::int64_t few_tokens = 1;        ///< Of a product that waits for the weight.
   std::int64_t collective_bytes = 0;  ///< Of a rank, in a collective of fixed cost,
   std::int64_t gather_bytes = 0;      ///< and in one that the link bounds.
+  int batch = 1;  ///< Short ones are timed so many at once, for their start not to count.
   int repeats = 1;
 };
 

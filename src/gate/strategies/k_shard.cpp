@@ -86,15 +86,18 @@ class KShardBlock {
   void multiply(StreamRef stream) const {
     std::int64_t received = 0;
     for (int rank = 0; rank < gate_.ranks; ++rank) {
-      const std::int64_t count = tokens_of(rank);
-      std::byte* partial = set_.partial.data() + rank * tokens_ * sum_bytes();
+      const int first = rank;
+      std::int64_t count = tokens_of(rank);
+      // Full parts and the one that follows them lie side by side: one product, not one a rank.
+      while (tokens_of(rank) == tokens_ && rank + 1 < gate_.ranks) count += tokens_of(++rank);
+      std::byte* partial = set_.partial.data() + first * tokens_ * sum_bytes();
       gate_.operations->product({.m = count, .n = gate_.shape.output_size, .k = my_columns()},
                                 set_.received.data() + received, gate_.weight(), partial,
                                 gate_.k_shard_sums, buffers_.scratch, stream);
-      gate_.operations->zero({partial + count * sum_bytes(),
-                              static_cast<std::size_t>((tokens_ - count) * sum_bytes())},
-                             stream);
       received += count * my_columns();
+      const std::int64_t missing = (rank + 1 - first) * tokens_ - count;
+      gate_.operations->zero(
+          {partial + count * sum_bytes(), static_cast<std::size_t>(missing * sum_bytes())}, stream);
     }
   }
 
