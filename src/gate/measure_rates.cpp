@@ -30,11 +30,11 @@ constexpr int kWarmUps = 2;
 /// One rank's side of a measurement.
 class RateMeter {
  public:
-  RateMeter(Communicator* comm, Device device, const RateSizes& sizes)
+  RateMeter(Communicator* comm, Device device, const RateSizes& sizes, StreamRef stream)
       : comm_(comm),
         device_(device),
         sizes_(sizes),
-        stream_(Stream::create(device)),
+        stream_(stream),
         begin_(Event::create(device)),
         end_(Event::create(device)),
         operations_(make_operations(device, sizes.shape.output_size)),
@@ -100,10 +100,15 @@ class RateMeter {
                               .to_stride = row,
                               .row_bytes = row,
                               .rows = 1},
-                             stream_.ref());
+                             stream_);
       filled += more;
     }
     return buffer;
+  }
+
+  void synchronize() {
+    end_.record(stream_);
+    end_.synchronize();
   }
 
   /// The median time of `body`, which all ranks begin together.
@@ -111,11 +116,11 @@ class RateMeter {
       const std::function<void()>& body, const std::function<void()>& afterwards = [] {}) {
     std::vector<double> times;
     for (int i = 0; i < kWarmUps + sizes_.repeats; ++i) {
-      stream_.synchronize();
+      synchronize();
       if (comm_ != nullptr) comm_->barrier();
-      begin_.record(stream_.ref());
+      begin_.record(stream_);
       body();
-      end_.record(stream_.ref());
+      end_.record(stream_);
       const std::chrono::duration<double> time = end_.since(begin_);
       if (i >= kWarmUps) times.push_back(time.count());
       afterwards();
@@ -144,7 +149,7 @@ class RateMeter {
                                           .out = out_.as<BF16>().data(),
                                           .out_stride = rows},
                                .tile = tile_.as<std::byte>()};
-    return batch_seconds([&] { operations_->gated_product(product, stream_.ref()); });
+    return batch_seconds([&] { operations_->gated_product(product, stream_); });
   }
 
   /// Nothing where no data can travel.
@@ -173,14 +178,12 @@ class RateMeter {
       return {};
     });
     const auto pull = [&] {
-      weights.impl().start(layer, stream_.ref());
-      weights.join(stream_.ref());
+      weights.impl().start(layer, stream_);
+      weights.join(stream_);
     };
-    const auto use = [&] {
-      weights.impl().consume(layer, [](const ArrivedRows&) {}, stream_.ref());
-    };
+    const auto use = [&] { weights.impl().consume(layer, [](const ArrivedRows&) {}, stream_); };
     const double seconds = seconds_of(pull, use);
-    stream_.synchronize();
+    synchronize();
     comm_->barrier();  // nobody reads this rank's rows any more
     weights.impl().remove(layer);
     const auto bytes = static_cast<double>((sizes_.shape.output_size - own.size()) *
@@ -202,7 +205,7 @@ class RateMeter {
     const auto ranks = static_cast<std::size_t>(comm_->size());
     const auto to = gathered_.as<std::byte>().first(bytes * ranks);
     const auto mine = to.subspan(bytes * static_cast<std::size_t>(comm_->rank()), bytes);
-    const double seconds = batch_seconds([&] { comm_->all_gather(mine, to, stream_.ref()); });
+    const double seconds = batch_seconds([&] { comm_->all_gather(mine, to, stream_); });
     comm_->barrier();
     return seconds;
   }
@@ -210,7 +213,7 @@ class RateMeter {
   Communicator* comm_;
   Device device_;
   RateSizes sizes_;
-  Stream stream_;
+  StreamRef stream_;
   Event begin_;
   Event end_;
   std::unique_ptr<GateOperations> operations_;
@@ -265,14 +268,15 @@ RateSizes rate_sizes(DeviceKind device) {
   throw Error(ErrorCode::Internal, "measure_gate_rates: not a DeviceKind");
 }
 
-GateRates measure_gate_rates(Communicator* comm, Device device, const RateSizes& sizes) {
+GateRates measure_gate_rates(Communicator* comm, Device device, const RateSizes& sizes,
+                             StreamRef stream) {
   Communicator* group = comm != nullptr && comm->size() > 1 ? comm : nullptr;
   std::optional<RateMeter> meter;
   agree(group, "measure_gate_rates", [&]() -> AgreedFields {
     if (device.kind == DeviceKind::Cuda && !build::has_cuda) {
       throw Error(ErrorCode::Unsupported, "measure_gate_rates: built without PENSTOCK_WITH_CUDA");
     }
-    meter.emplace(group, device, sizes);
+    meter.emplace(group, device, sizes, stream);
     return {{"device kind", device.kind == DeviceKind::Cpu ? "cpu" : "cuda"}};
   });
   const GateRates mine = meter->measure();
@@ -283,8 +287,8 @@ GateRates measure_gate_rates(Communicator* comm, Device device, const RateSizes&
 
 namespace penstock {
 
-GateRates measure_gate_rates(Communicator* comm, Device device) {
-  return detail::measure_gate_rates(comm, device, detail::rate_sizes(device.kind));
+GateRates measure_gate_rates(Communicator* comm, Device device, StreamRef stream) {
+  return detail::measure_gate_rates(comm, device, detail::rate_sizes(device.kind), stream);
 }
 
 std::string to_string(const GateRates& rates) {

@@ -4,6 +4,7 @@
 
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/device.hpp"
+#include "penstock/core/stream.hpp"
 #include "penstock/gate/planner.hpp"
 #include "penstock/gate/strategy.hpp"
 
@@ -24,6 +25,7 @@ struct RateSizes {
 /// Sizes that take some tens of milliseconds.
 RateSizes rate_sizes(DeviceKind device);
 
-GateRates measure_gate_rates(Communicator* comm, Device device, const RateSizes& sizes);
+GateRates measure_gate_rates(Communicator* comm, Device device, const RateSizes& sizes,
+                             StreamRef stream = {});
 
 }  // namespace penstock::detail

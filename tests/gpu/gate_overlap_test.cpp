@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "gpu/gpu_support.hpp"
 #include "penstock/core/buffer.hpp"
 #include "penstock/core/event.hpp"
+#include "penstock/gate/gate_rates.hpp"
 
 namespace penstock {
 namespace {
@@ -91,6 +93,7 @@ TEST(GateOverlapOnGpu, HasTheBitsOfBlocksInTurn) {
                                                       {9 * block + 3, 17}}) {
         const GateProblem problem = make_problem(kShape, tokens);
         DeviceCall device_call(problem, host.rank());
+        host.barrier();  // nobody allocates while another's exchange waits for him
         for (std::uint32_t round = 0; round < 10; ++round) {
           refresh(device_call, 100 * round + static_cast<std::uint32_t>(host.rank()));
           gates.in_turn->forward(device_call.call, stream.ref());
@@ -117,6 +120,7 @@ TEST(GateOverlapOnGpu, TakesWhatItSaysAndAllocatesNothingMore) {
     for (const std::int64_t tokens : {block, 6 * block + 5}) {
       const GateProblem problem = make_problem(kShape, {tokens, tokens});
       DeviceCall device_call(problem, host.rank());
+      host.barrier();
       gates.overlapped->forward(device_call.call, stream.ref());
       stream.synchronize();
       host.barrier();
@@ -139,6 +143,28 @@ TEST(GateOverlapOnGpu, TakesWhatItSaysAndAllocatesNothingMore) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
+TEST(GateRatesOnGpu, AreTheSameOnBothAndOnTheCommunicatorsOwnStream) {
+  const auto reason = on_two_gpus([](Communicator& host, Communicator& nccl) {
+    const auto stream = Stream::create(nccl.device());
+    const GateRates rates = measure_gate_rates(&nccl, nccl.device(), stream.ref());
+    if (host.rank() == 0) std::printf("%s\n", to_string(rates).c_str());
+    const GateProblem problem = make_problem(kShape, {300, 300});
+    GateOptions options = k_shard_options(host.rank(), DType::BF16, true, std::size_t{64} << 20);
+    options.rates = rates;  // ranks whose rates differ would be refused
+    GateLinear gate(kShape, problem.weight, WeightPart::Full, &nccl, options);
+    DeviceCall device_call(problem, host.rank());
+    host.barrier();
+    gate.forward(device_call.call, stream.ref());
+    stream.synchronize();
+    EXPECT_GT(rates.link_bytes_per_second, 1e9);
+    EXPECT_GT(rates.flops_per_second, 1e12);
+    EXPECT_GT(rates.memory_bytes_per_second, 1e11);
+    EXPECT_LT(rates.collective_seconds, 1e-2);
+    host.barrier();
+  });
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
 TEST(GateOverlapOnGpu, ReplaysOfAGraphSeeNewInputs) {
   const auto reason = on_two_gpus([](Communicator& host, Communicator& nccl) {
     const auto weight = make_problem(kShape, {0, 0}).weight;
@@ -147,6 +173,7 @@ TEST(GateOverlapOnGpu, ReplaysOfAGraphSeeNewInputs) {
     const std::int64_t tokens = 4 * gates.overlapped->block_tokens() + 9;
     const GateProblem problem = make_problem(kShape, {tokens, tokens - 3});
     DeviceCall device_call(problem, host.rank());
+    host.barrier();
     gates.overlapped->forward(device_call.call, stream.ref());  // loads what it needs
     gates.in_turn->forward(device_call.call, stream.ref());
     stream.synchronize();

@@ -4,6 +4,7 @@
 
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/device.hpp"
+#include "penstock/core/stream.hpp"
 #include "penstock/gate/planner.hpp"
 
 namespace penstock {
@@ -14,10 +15,11 @@ namespace penstock {
 ///
 /// Collective: over `comm`; null: a group of one.
 /// Device:     `device` is this rank's; of one kind on all ranks.
+/// Async:      everything runs on `stream`, which the communicator may know already; waits for it.
 /// Errors:     on every rank if one cannot be measured; the message names it.
 /// Cost:       about 0.1 s, and for that time 0.5 GB of a GPU's memory, or 60 MB a rank on the CPU.
 /// Returns the slowest rank's medians: the same figures on every rank, to the bit.
-GateRates measure_gate_rates(Communicator* comm, Device device = {});
+GateRates measure_gate_rates(Communicator* comm, Device device = {}, StreamRef stream = {});
 
 /// The rates in words, in one line.
 std::string to_string(const GateRates& rates);

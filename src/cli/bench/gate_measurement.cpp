@@ -295,7 +295,8 @@ GateRates measure_rates(const GateBenchOptions& options) {
   run_thread_group(options.ranks, [&](Communicator& host) {
     const Device device = device_of(options, host);
     const auto nccl = device.kind == DeviceKind::Cuda ? open_nccl(host, device) : nullptr;
-    const GateRates mine = measure_gate_rates(nccl ? nccl.get() : &host, device);
+    const Stream stream = Stream::create(device);
+    const GateRates mine = measure_gate_rates(nccl ? nccl.get() : &host, device, stream.ref());
     if (host.rank() == 0) rates = mine;
   });
   return rates;

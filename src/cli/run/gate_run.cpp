@@ -175,7 +175,7 @@ class GateRun {
     gate.device = device_;
     Communicator* group = nccl_ ? nccl_.get() : group_.get();
     if (gate.strategy == GateStrategy::Auto && is_worth_measuring(shape)) {
-      gate.rates = rates_ = measure_gate_rates(group, device_);
+      gate.rates = rates_ = measure_gate_rates(group, device_, stream_.ref());
     }
     gate.weight_stream = std::make_shared<WeightStream>(group, shape, device_);
     for (const int layer : layers_with_gates(options_, model_)) {
