@@ -94,6 +94,10 @@ part_gate() {
   step gate 120 "${bench[@]}" --shape 6144x16384 --tokens 1024,4096 --way three_op,auto
   step gate 120 "${bench[@]}" --layers 48 --tokens 1,8,64 --way identical_rows,auto_identical
   step gate 120 "${bench[@]}" --work 4 --tokens 512,1024 --way auto
+  step gate_overlap 120 "${bench[@]}" --shape 2816x8192 --tokens 4096,16384 --max-temp-mib 96 \
+    --way k_shard,k_shard_in_turn,k_shard_naive
+  step gate_plan 60 "$penstock" bench gate --device cuda --ranks 2 --plan --measure --plan-ranks 2,4,8 \
+    --tokens 64,512,1024,4096,16384
 }
 
 part_run() {

@@ -35,7 +35,7 @@ struct GatePlanInput {
   GateRates rates;
   double window_seconds = 0;  ///< Work before the gate under which a weight can travel.
   std::optional<std::size_t> max_temp_bytes = {};
-  std::int64_t block_tokens = 512;  ///< Tokens of a rank that k_shard and n_shard take at once.
+  std::int64_t block_tokens = 384;  ///< Tokens of a rank that k_shard and n_shard take at once.
   bool overlaps_blocks = false;     ///< k_shard exchanges blocks while another one is multiplied.
   bool may_exchange_tokens = true;  ///< A communicator for the device's memory is there.
   bool may_gather_weight = true;    ///< Memory for weights on their way has been taken.
