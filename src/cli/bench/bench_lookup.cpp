@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/bench/bench.hpp"
+#include "cli/bench/exchanged_lookup.hpp"
 #include "cli/bench/lookup_options.hpp"
 #include "cli/bench/lookup_rank.hpp"
 #include "penstock/core/error.hpp"
@@ -64,11 +65,12 @@ class LookupBench {
       if (error.code() != ErrorCode::Unsupported) throw;
       is_without_nccl_ = true;
       if (rank_.comm().rank() == 0) {
-        print({{"bench", "lookup"}, {"way", "nccl_exchange"}, {"error", error.what()}});
+        print({{"bench", "lookup"}, {"way", "engine_exchange"}, {"error", error.what()}});
       }
       return;
     }
-    time("nccl_exchange", tokens, [&] { exchange_->read(tokens); });
+    time("engine_exchange", tokens, [&] { exchange_->read(tokens, Exchange::GatherBf16); });
+    time("record_exchange", tokens, [&] { exchange_->read(tokens, Exchange::SendRecords); });
   }
 
   /// The first way of a token count is what the others are compared with.

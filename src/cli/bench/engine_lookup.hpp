@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +24,13 @@ enum class EngineGrid { Full, Half };  ///< Blocks: as many as multiprocessors, 
 /// Errors: Unsupported in a build without CUDA.
 void engine_lookup(const TableView& table, const std::int32_t* ids, std::int64_t rows,
                    EngineGrid grid, std::span<BF16> out, Device device, StreamRef stream);
+
+/// Copies `count` pieces of `bytes` bytes from one stride to another, on the GPU of `stream`.
+///
+/// Async: one copy on `stream`.
+void copy_strided(std::byte* to, std::int64_t to_stride, const std::byte* from,
+                  std::int64_t from_stride, std::int64_t bytes, std::int64_t count,
+                  StreamRef stream);
 
 /// A side stream as engines use one: joined through events.
 class SideStream {

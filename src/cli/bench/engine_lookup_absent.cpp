@@ -18,6 +18,12 @@ void engine_lookup(const TableView& /*table*/, const std::int32_t* /*ids*/, std:
   refuse();
 }
 
+void copy_strided(std::byte* /*to*/, std::int64_t /*to_stride*/, const std::byte* /*from*/,
+                  std::int64_t /*from_stride*/, std::int64_t /*bytes*/, std::int64_t /*count*/,
+                  StreamRef /*stream*/) {
+  refuse();
+}
+
 SideStream::SideStream(Device /*device*/) {
   refuse();
 }

@@ -38,6 +38,15 @@ void engine_lookup(const TableView& table, const std::int32_t* ids, std::int64_t
   check(cudaGetLastError(), "engine_lookup_kernel");
 }
 
+void copy_strided(std::byte* to, std::int64_t to_stride, const std::byte* from,
+                  std::int64_t from_stride, std::int64_t bytes, std::int64_t count,
+                  StreamRef stream) {
+  check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_stride), from,
+                          static_cast<std::size_t>(from_stride), static_cast<std::size_t>(bytes),
+                          static_cast<std::size_t>(count), cudaMemcpyDeviceToDevice, stream.get()),
+        "cudaMemcpy2DAsync");
+}
+
 struct SideStream::State {
   cudaStream_t stream = nullptr;
   cudaEvent_t event = nullptr;

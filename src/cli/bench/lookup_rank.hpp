@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +26,8 @@ struct LookupBenchOptions {
   int ranks = 1;
   int repeat = 20;
   bool in_graph = false;
-  int work = 12;  ///< bench prefetch: products before the rows are needed.
+  int work = 12;                    ///< bench prefetch: products before the rows are needed.
+  std::int64_t work_tokens = 8192;  ///< Of each product.
 };
 
 inline constexpr int kLookupColumns = 24;
@@ -42,6 +42,7 @@ class LookupRank {
   LookupRank(const LookupBenchOptions& options, Communicator& comm);
 
   Device device() const { return device_; }
+  int repeat() const { return repeat_; }
   Communicator& comm() { return comm_; }
   const Table& table() const { return table_; }
   const Stream& stream() const { return stream_; }
@@ -57,10 +58,12 @@ class LookupRank {
   /// Copies the rows' bytes one by one: what the CPU's memory allows.
   void copy_rows(std::int64_t tokens);
 
-  /// Milliseconds of one of the `count` things that `enqueue` puts on the stream. All ranks begin
-  /// together, and the slowest counts. `look` is called after each.
-  Spread measure(const std::function<void()>& enqueue, int count,
-                 const std::function<void()>& look = {});
+  /// Milliseconds of what `enqueue` puts on the stream, after what `before` puts there. All ranks
+  /// begin together, and the slowest counts.
+  double time(const std::function<void()>& enqueue, const std::function<void()>& before = {});
+
+  /// Of one of the `count` things that `enqueue` puts on the stream, over all repetitions.
+  Spread measure(const std::function<void()>& enqueue, int count);
 
   /// The largest of all ranks' values.
   double largest(double mine);
@@ -72,29 +75,15 @@ class LookupRank {
   std::int64_t max_tokens_;
   Table table_;
   Stream stream_;
+  Event begin_;
+  Event end_;
   Buffer ids_;
   Buffer out_;
   std::int64_t turn_ = 0;
 };
 
-/// The exchange of engines that spread a table over ranks by columns: ids are gathered, every rank
-/// reads its columns for all tokens, and the rows travel back through NCCL and are unpacked.
-class ExchangedLookup {
- public:
-  /// Collective: over the ranks.
-  /// Errors:     Unsupported where NCCL cannot be had.
-  ExchangedLookup(const LookupBenchOptions& options, LookupRank& rank);
-
-  void read(std::int64_t tokens);
-
- private:
-  LookupRank& rank_;
-  std::unique_ptr<Communicator> nccl_;
-  Table shard_;
-  Buffer gathered_ids_;
-  Buffer staged_;
-  Buffer received_;
-  Buffer numbers_;  ///< 0, 1, 2, ...: the received rows in their order.
-};
+/// A table of made-up rows as `options` say, and this rank's shard of it.
+Table open_bench_table(const LookupBenchOptions& options, Placement placement, TableShard shard,
+                       Device device, Communicator* group);
 
 }  // namespace penstock::cli

@@ -31,7 +31,7 @@ struct GatherPlan {
 /// warp, fewer of them where the rows that are written take registers too.
 constexpr GatherPlan plan_gather(const GatherProblem& problem) {
   constexpr std::int64_t kFewRows = 4096;  // 170 tokens of 24 columns
-  constexpr GatherPlan kFew{0, 128, 1};
+  constexpr GatherPlan kFew{0, 64, 1};
   constexpr GatherPlan kHost{2, 1024, 4};
   GatherPlan plan = kFew;
   std::int64_t cap = kFewRows;

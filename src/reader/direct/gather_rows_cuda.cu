@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -12,7 +13,8 @@
 namespace penstock::detail {
 namespace {
 
-using Kernel = void (*)(const GatherArguments);
+template <int kParts>
+using Kernel = void (*)(const GatherArguments<kParts>);
 
 bool is_aligned(const void* pointer, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
@@ -28,45 +30,73 @@ bool has_fast_rows(const TableView& table, const std::byte* out) {
   return true;
 }
 
-template <RowFormat kFormat, bool kOnePart>
-Kernel fast_kernel(int rows_per_warp) {
+template <RowFormat kFormat, int kParts>
+Kernel<kParts> fast_kernel(int rows_per_warp) {
   switch (rows_per_warp) {
-    case 1: return gather_rows_kernel<kFormat, 1, kOnePart>;
-    case 2: return gather_rows_kernel<kFormat, 2, kOnePart>;
-    case 4: return gather_rows_kernel<kFormat, 4, kOnePart>;
-    case 8: return gather_rows_kernel<kFormat, 8, kOnePart>;
+    case 1: return gather_rows_kernel<kFormat, 1, kParts>;
+    case 2: return gather_rows_kernel<kFormat, 2, kParts>;
+    case 4: return gather_rows_kernel<kFormat, 4, kParts>;
+    case 8: return gather_rows_kernel<kFormat, 8, kParts>;
     default:
       throw Error(ErrorCode::Internal, "gather_rows: " + std::to_string(rows_per_warp) +
                                            " rows per warp, needed: 1, 2, 4 or 8");
   }
 }
 
-template <RowFormat kFormat>
-Kernel pick_kernel(bool is_fast, bool is_one_part, int rows_per_warp) {
-  if (!is_fast) return gather_any_rows_kernel<kFormat>;
-  return is_one_part ? fast_kernel<kFormat, true>(rows_per_warp)
-                     : fast_kernel<kFormat, false>(rows_per_warp);
-}
-
-Kernel pick_kernel(const TableView& table, RowFormat format, const std::byte* out,
-                   int rows_per_warp) {
-  const bool is_fast = has_fast_rows(table, out);
-  const bool is_one_part = table.num_parts == 1;
+template <int kParts>
+Kernel<kParts> fast_kernel(RowFormat format, int rows_per_warp) {
   switch (format) {
-    case RowFormat::Bf16: return pick_kernel<RowFormat::Bf16>(is_fast, is_one_part, rows_per_warp);
-    case RowFormat::Packed:
-      return pick_kernel<RowFormat::Packed>(is_fast, is_one_part, rows_per_warp);
+    case RowFormat::Bf16: return fast_kernel<RowFormat::Bf16, kParts>(rows_per_warp);
+    case RowFormat::Packed: return fast_kernel<RowFormat::Packed, kParts>(rows_per_warp);
   }
   throw Error(ErrorCode::Internal, "gather_rows: not a RowFormat");
 }
 
-template <RowFormat kFormat>
-void load_kernels() {
-  for (const int rows_per_warp : {1, 2, 4, 8}) {
-    cuda::load_kernel(fast_kernel<kFormat, true>(rows_per_warp));
-    cuda::load_kernel(fast_kernel<kFormat, false>(rows_per_warp));
-  }
-  cuda::load_kernel(gather_any_rows_kernel<kFormat>);
+constexpr int kManyParts = TableView::kMaxParts;
+
+Kernel<kManyParts> any_kernel(RowFormat format) {
+  return format == RowFormat::Bf16 ? gather_any_rows_kernel<RowFormat::Bf16>
+                                   : gather_any_rows_kernel<RowFormat::Packed>;
+}
+
+/// One read, but for the grid.
+struct GatherCall {
+  const TableView& table;
+  const RowIds& ids;
+  const std::int32_t* num_tokens;
+  std::byte* out;
+};
+
+template <int kParts>
+GatherArguments<kParts> arguments_of(const GatherCall& call) {
+  const TableView& table = call.table;
+  GatherArguments<kParts> a;
+  a.ids = call.ids.data;
+  a.token_stride = call.ids.token_stride;
+  a.rows = static_cast<std::uint32_t>(call.ids.tokens * table.local_columns);
+  a.local_columns = table.local_columns;
+  a.column_begin = table.column_begin;
+  a.column_end = table.column_end;
+  a.num_tokens = call.num_tokens;
+  a.row_begin = table.row_begin;
+  a.row_end = table.row_end;
+  a.value_stride = table.value_stride;
+  a.scale_stride = table.scale_stride;
+  std::copy_n(table.values, kParts, a.values);
+  std::copy_n(table.scales, kParts, a.scales);
+  a.out = call.out;
+  a.rows_per_part = static_cast<std::uint32_t>(table.rows_per_part);
+  a.head_dim = table.head_dim;
+  a.num_rows = table.num_rows;
+  a.rejected = table.rejected;
+  return a;
+}
+
+template <int kParts>
+void launch(Kernel<kParts> kernel, const GatherCall& call, const GatherPlan& plan,
+            StreamRef stream) {
+  cuda::launch("gather_rows_kernel", kernel, {plan.blocks, plan.threads}, stream,
+               arguments_of<kParts>(call));
 }
 
 }  // namespace
@@ -74,20 +104,24 @@ void load_kernels() {
 void gather_rows_planned(const TableView& table, const RowIds& ids, RowFormat format,
                          std::byte* out, const std::int32_t* num_tokens, const GatherPlan& plan,
                          StreamRef stream) {
-  GatherArguments arguments;
-  arguments.table = table;
-  arguments.ids = ids.data;
-  arguments.token_stride = ids.token_stride;
-  arguments.num_tokens = num_tokens;
-  arguments.rows = static_cast<std::uint32_t>(ids.tokens * table.local_columns);
-  arguments.out = out;
-  cuda::launch("gather_rows_kernel", pick_kernel(table, format, out, plan.rows_per_warp),
-               {plan.blocks, plan.threads}, stream, arguments);
+  const GatherCall call{table, ids, num_tokens, out};
+  if (!has_fast_rows(table, out)) {
+    launch(any_kernel(format), call, plan, stream);
+  } else if (table.num_parts == 1) {
+    launch(fast_kernel<1>(format, plan.rows_per_warp), call, plan, stream);
+  } else {
+    launch(fast_kernel<kManyParts>(format, plan.rows_per_warp), call, plan, stream);
+  }
 }
 
 void load_gather_kernels() {
-  load_kernels<RowFormat::Bf16>();
-  load_kernels<RowFormat::Packed>();
+  for (const RowFormat format : {RowFormat::Bf16, RowFormat::Packed}) {
+    for (const int rows_per_warp : {1, 2, 4, 8}) {
+      cuda::load_kernel(fast_kernel<1>(format, rows_per_warp));
+      cuda::load_kernel(fast_kernel<kManyParts>(format, rows_per_warp));
+    }
+    cuda::load_kernel(any_kernel(format));
+  }
 }
 
 void gather_rows_cuda(const TableView& table, const RowIds& ids, RowFormat format, std::byte* out,

@@ -17,14 +17,31 @@ namespace penstock::detail {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-/// What a launch needs to know; a kernel parameter.
+/// What a launch needs to know; a kernel parameter. `kParts` is 1, or TableView::kMaxParts where the
+/// table is spread.
+///
+/// Read by every warp before its first load, from constant memory that no launch before has warmed
+/// up: so it is no larger than it must be, and what is needed first comes first.
+template <int kParts>
 struct GatherArguments {
-  TableView table;
   const std::int32_t* ids = nullptr;  ///< Column 0 of token 0.
   std::int64_t token_stride = 0;
+  std::uint32_t rows = 0;  ///< tokens * local_columns.
+  int local_columns = 0;   ///< This and the next: as in TableView.
+  int column_begin = 0;
+  int column_end = 0;
   const std::int32_t* num_tokens = nullptr;  ///< Null: all.
-  std::uint32_t rows = 0;                    ///< tokens * local_columns.
+  std::int64_t row_begin = 0;  ///< This and what follows, but for `out`: as in TableView.
+  std::int64_t row_end = 0;
+  std::int64_t value_stride = 0;
+  std::int64_t scale_stride = 0;
+  const std::byte* values[kParts] = {};
+  const std::byte* scales[kParts] = {};
   std::byte* out = nullptr;
+  std::uint32_t rows_per_part = 0;
+  int head_dim = 0;
+  std::int64_t num_rows = 0;
+  std::uint64_t* rejected = nullptr;
 };
 
 /// A row of one part of the table; -1: zeros.
@@ -42,37 +59,38 @@ __device__ inline std::uint32_t num_warps() {
 }
 
 /// Staging rows that this launch writes: those of the first *num_tokens tokens.
-__device__ inline std::uint32_t staging_rows(const GatherArguments& a) {
+template <int kParts>
+__device__ std::uint32_t staging_rows(const GatherArguments<kParts>& a) {
   if (a.num_tokens == nullptr) return a.rows;
   const std::int64_t tokens = max(__ldg(a.num_tokens), 0);
   return static_cast<std::uint32_t>(
-      min(tokens * a.table.local_columns, static_cast<std::int64_t>(a.rows)));
+      min(tokens * a.local_columns, static_cast<std::int64_t>(a.rows)));
 }
 
 /// The row id of a staging row; -1 past the last one and for a padded column.
-__device__ inline std::int32_t load_id(const GatherArguments& a, std::uint32_t staging_row) {
+template <int kParts>
+__device__ std::int32_t load_id(const GatherArguments<kParts>& a, std::uint32_t staging_row) {
   if (staging_row >= a.rows) return -1;
-  const auto columns = static_cast<std::uint32_t>(a.table.local_columns);
+  const auto columns = static_cast<std::uint32_t>(a.local_columns);
   const std::uint32_t token = staging_row / columns;
-  const int column = a.table.column_begin + static_cast<int>(staging_row - token * columns);
-  if (column >= a.table.column_end) return -1;
+  const int column = a.column_begin + static_cast<int>(staging_row - token * columns);
+  if (column >= a.column_end) return -1;
   return __ldg(a.ids + static_cast<std::int64_t>(token) * a.token_stride + column);
 }
 
 /// Where row `id` lies. Counts ids that no table of this size can hold.
-template <bool kOnePart>
-__device__ FoundRow find_row(const TableView& table, std::int32_t id) {
-  if (id >= table.row_begin && id < table.row_end) {
-    const auto row = static_cast<std::int32_t>(id - table.row_begin);
-    if constexpr (kOnePart) return {row, 0};
-    const auto rows_per_part = static_cast<std::uint32_t>(table.rows_per_part);
-    const std::uint32_t part = static_cast<std::uint32_t>(row) / rows_per_part;
-    return {static_cast<std::int32_t>(static_cast<std::uint32_t>(row) - part * rows_per_part),
+template <int kParts>
+__device__ FoundRow find_row(const GatherArguments<kParts>& a, std::int32_t id) {
+  if (id >= a.row_begin && id < a.row_end) {
+    const auto row = static_cast<std::int32_t>(id - a.row_begin);
+    if constexpr (kParts == 1) return {row, 0};
+    const std::uint32_t part = static_cast<std::uint32_t>(row) / a.rows_per_part;
+    return {static_cast<std::int32_t>(static_cast<std::uint32_t>(row) - part * a.rows_per_part),
             static_cast<std::int32_t>(part)};
   }
-  if ((id < -1 || id >= table.num_rows) && table.rejected != nullptr) {
+  if ((id < -1 || id >= a.num_rows) && a.rejected != nullptr) {
     static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t), "the counter's own width");
-    atomicAdd(reinterpret_cast<unsigned long long*>(table.rejected), 1ULL);
+    atomicAdd(reinterpret_cast<unsigned long long*>(a.rejected), 1ULL);
   }
   return {};
 }
@@ -95,13 +113,12 @@ struct LaneBytes {
   uint2 scales;
 };
 
-__device__ inline LaneBytes load_lane(const TableView& table, FoundRow found, int lane) {
+template <int kParts>
+__device__ LaneBytes load_lane(const GatherArguments<kParts>& a, FoundRow found, int lane) {
   const bool is_there = found.row >= 0;
   const std::int64_t row = found.row;
-  const auto* values =
-      reinterpret_cast<const uint2*>(table.values[found.part] + row * table.value_stride);
-  const auto* scales =
-      reinterpret_cast<const uint2*>(table.scales[found.part] + row * table.scale_stride);
+  const auto* values = reinterpret_cast<const uint2*>(a.values[found.part] + row * a.value_stride);
+  const auto* scales = reinterpret_cast<const uint2*>(a.scales[found.part] + row * a.scale_stride);
   return {cuda::load_or_zero(is_there, values + lane), cuda::load_or_zero(is_there, scales)};
 }
 
@@ -136,9 +153,9 @@ __device__ void store_lane(std::byte* out, std::uint32_t staging_row, const Lane
 /// Grid:   any; the loop strides over it. Block: a multiple of 32, at most 1,024.
 /// Shared: none. Sync: none between warps.
 /// Needs:  values and scales aligned to 8 bytes, strides multiples of 8, out aligned to 16.
-template <RowFormat kFormat, int kRows, bool kOnePart>
+template <RowFormat kFormat, int kRows, int kParts>
 __global__ void __launch_bounds__(1024)
-    gather_rows_kernel(const __grid_constant__ GatherArguments a) {
+    gather_rows_kernel(const __grid_constant__ GatherArguments<kParts> a) {
   static_assert(kRows <= kWarp, "lane k looks up row k of the group");
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const std::uint32_t stride = num_warps() * kRows;
@@ -147,14 +164,14 @@ __global__ void __launch_bounds__(1024)
   std::int32_t id = lane < kRows ? load_id(a, first + lane) : -1;
   const std::uint32_t end = staging_rows(a);
   for (; first < end; first += stride) {
-    const FoundRow mine = first + lane < end ? find_row<kOnePart>(a.table, id) : FoundRow{};
+    const FoundRow mine = first + lane < end ? find_row(a, id) : FoundRow{};
     id = lane < kRows ? load_id(a, first + stride + lane) : -1;
     LaneBytes bytes[kRows];
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
       FoundRow found{__shfl_sync(kAllLanes, mine.row, k), 0};
-      if constexpr (!kOnePart) found.part = __shfl_sync(kAllLanes, mine.part, k);
-      bytes[k] = load_lane(a.table, found, lane);
+      if constexpr (kParts > 1) found.part = __shfl_sync(kAllLanes, mine.part, k);
+      bytes[k] = load_lane(a, found, lane);
     }
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
@@ -169,33 +186,32 @@ __global__ void __launch_bounds__(1024)
 /// Shared: none. Sync: none.
 template <RowFormat kFormat>
 __global__ void __launch_bounds__(1024)
-    gather_any_rows_kernel(const __grid_constant__ GatherArguments a) {
+    gather_any_rows_kernel(const __grid_constant__ GatherArguments<TableView::kMaxParts> a) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const TableView& table = a.table;
-  const int num_scales = table.head_dim / 32;
+  const int num_scales = a.head_dim / 32;
   const std::uint32_t end = staging_rows(a);
   for (std::uint32_t r = warp_index(); r < end; r += num_warps()) {
     // One lane looks the row up, so that a bad id counts once.
-    FoundRow found = lane == 0 ? find_row<false>(table, load_id(a, r)) : FoundRow{};
+    FoundRow found = lane == 0 ? find_row(a, load_id(a, r)) : FoundRow{};
     found = {__shfl_sync(kAllLanes, found.row, 0), __shfl_sync(kAllLanes, found.part, 0)};
     const std::int64_t row = found.row;
     const auto* values =
-        reinterpret_cast<const std::uint8_t*>(table.values[found.part]) + row * table.value_stride;
+        reinterpret_cast<const std::uint8_t*>(a.values[found.part]) + row * a.value_stride;
     const auto* scales =
-        reinterpret_cast<const std::uint8_t*>(table.scales[found.part]) + row * table.scale_stride;
+        reinterpret_cast<const std::uint8_t*>(a.scales[found.part]) + row * a.scale_stride;
     if constexpr (kFormat == RowFormat::Bf16) {
       auto* out =
-          reinterpret_cast<std::uint16_t*>(a.out) + static_cast<std::int64_t>(r) * table.head_dim;
-      for (int e = lane; e < table.head_dim; e += kWarp) {
+          reinterpret_cast<std::uint16_t*>(a.out) + static_cast<std::int64_t>(r) * a.head_dim;
+      for (int e = lane; e < a.head_dim; e += kWarp) {
         out[e] = row < 0 ? std::uint16_t{0} : dequantize_element(values[e], scales[e / 32]).bits;
       }
     } else {
-      const auto record = static_cast<int>(row_record_bytes(table.head_dim));
+      const auto record = static_cast<int>(row_record_bytes(a.head_dim));
       auto* out = reinterpret_cast<std::uint8_t*>(a.out) + static_cast<std::int64_t>(r) * record;
       for (int b = lane; b < record; b += kWarp) {
-        const bool is_pad = row < 0 || b >= table.head_dim + num_scales;
-        const bool is_value = b < table.head_dim;
-        out[b] = is_pad ? std::uint8_t{0} : is_value ? values[b] : scales[b - table.head_dim];
+        const bool is_pad = row < 0 || b >= a.head_dim + num_scales;
+        const bool is_value = b < a.head_dim;
+        out[b] = is_pad ? std::uint8_t{0} : is_value ? values[b] : scales[b - a.head_dim];
       }
     }
   }
