@@ -42,15 +42,23 @@ class UniqueHandle {
 using UniqueStream = UniqueHandle<cudaStream_t, cudaStreamDestroy>;
 using UniqueEvent = UniqueHandle<cudaEvent_t, cudaEventDestroy>;
 
-/// A stream that does not wait for the legacy default stream, of the lowest priority, so that what
-/// runs beside the model yields to it.
-inline UniqueStream make_background_stream() {
+enum class StreamPriority { Lowest, Highest };
+
+/// A stream that does not wait for the legacy default stream.
+inline UniqueStream make_stream(StreamPriority priority) {
   int lowest = 0;
   int highest = 0;
   PENSTOCK_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  PENSTOCK_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, lowest));
+  PENSTOCK_CUDA_CHECK(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                   priority == StreamPriority::Lowest ? lowest : highest));
   return UniqueStream(stream);
+}
+
+/// A stream of the lowest priority, so that what runs beside the model yields to it.
+inline UniqueStream make_background_stream() {
+  return make_stream(StreamPriority::Lowest);
 }
 
 /// An event without a time stamp: the cheapest kind.

@@ -22,6 +22,10 @@ using Ids = std::vector<std::int32_t>;
 const std::vector<std::int64_t> kHeads{97, 101, 103, 107};
 constexpr int kColumns = 4;
 
+// Tokens of a read in the order of its ids, and of one that goes through the table in order.
+constexpr std::int64_t kFewTokens = 64;
+constexpr std::int64_t kManyTokens = 1100;
+
 // Far longer than a read of these tables, far shorter than anybody waits.
 constexpr int kDelayMicroseconds = 20000;
 
@@ -121,7 +125,7 @@ TEST(SanitizerPrefetch, RowsOutliveThePrefetcherAndTheTable) {
 
 /// The rows that a consumer sees when the ids appear late on the producer's stream.
 Bytes rows_of_late_ids(const Table& table, const Ids& stale, const Ids& ids) {
-  Prefetcher prefetcher(table, {.max_tokens = 64, .slots = 1});
+  Prefetcher prefetcher(table, {.max_tokens = kManyTokens, .slots = 1});
   const Array<std::int32_t> device_ids(stale);
   const Array<std::int32_t> late_ids(ids);
   const Array<std::byte> copy(ids.size() * 512);  // now: an allocation may wait for the device
@@ -141,23 +145,25 @@ Bytes rows_of_late_ids(const Table& table, const Ids& stale, const Ids& ids) {
 TEST(Prefetch, WaitsForItsIdsAndTheConsumerForTheRows) {
   const auto whole = whole_table();
   const Table table = open(whole);
-  const Ids stale = test::random_ids(whole, 64, 1);
-  const Ids ids = test::random_ids(whole, 64, 2);
-  const Bytes expected = rows_of(table, ids);
-  EXPECT_EQ(rows_of_late_ids(table, stale, ids), expected);
-  {
-    const FaultScope fault({.skips_producer = true});
-    EXPECT_EQ(rows_of_late_ids(table, stale, ids), rows_of(table, stale));
-  }
-  {
-    const FaultScope fault({.skips_consumer = true});
-    EXPECT_NE(rows_of_late_ids(table, stale, ids), expected);
+  for (const std::int64_t tokens : {kFewTokens, kManyTokens}) {
+    const Ids stale = test::random_ids(whole, tokens, 1);
+    const Ids ids = test::random_ids(whole, tokens, 2);
+    const Bytes expected = rows_of(table, ids);
+    EXPECT_EQ(rows_of_late_ids(table, stale, ids), expected);
+    {
+      const FaultScope fault({.skips_producer = true});
+      EXPECT_EQ(rows_of_late_ids(table, stale, ids), rows_of(table, stale));
+    }
+    {
+      const FaultScope fault({.skips_consumer = true});
+      EXPECT_NE(rows_of_late_ids(table, stale, ids), expected);
+    }
   }
 }
 
 /// The rows that a slow consumer sees while the next read wants the same slot.
 Bytes rows_of_slow_consumer(const Table& table, const Ids& ids, const Ids& next_ids) {
-  Prefetcher prefetcher(table, {.max_tokens = 64, .slots = 1});
+  Prefetcher prefetcher(table, {.max_tokens = kManyTokens, .slots = 1});
   const Array<std::int32_t> device_ids(ids);
   const Array<std::int32_t> device_next_ids(next_ids);
   const Array<std::byte> copy(ids.size() * 512);  // now: an allocation may wait for the device
@@ -175,11 +181,13 @@ Bytes rows_of_slow_consumer(const Table& table, const Ids& ids, const Ids& next_
 TEST(Prefetch, LeavesASlotAloneUntilItsConsumerHasReadIt) {
   const auto whole = whole_table();
   const Table table = open(whole);
-  const Ids ids = test::random_ids(whole, 64, 1);
-  const Ids next_ids = test::random_ids(whole, 64, 2);
-  EXPECT_EQ(rows_of_slow_consumer(table, ids, next_ids), rows_of(table, ids));
-  const FaultScope fault({.skips_reuse = true});
-  EXPECT_EQ(rows_of_slow_consumer(table, ids, next_ids), rows_of(table, next_ids));
+  for (const std::int64_t tokens : {kFewTokens, kManyTokens}) {
+    const Ids ids = test::random_ids(whole, tokens, 1);
+    const Ids next_ids = test::random_ids(whole, tokens, 2);
+    EXPECT_EQ(rows_of_slow_consumer(table, ids, next_ids), rows_of(table, ids));
+    const FaultScope fault({.skips_reuse = true});
+    EXPECT_EQ(rows_of_slow_consumer(table, ids, next_ids), rows_of(table, next_ids));
+  }
 }
 
 TEST(SanitizerPrefetch, JoinsADroppedTicketInsideTheCapture) {
@@ -228,17 +236,16 @@ TEST(SanitizerPrefetch, TellsThatAnEagerReadCannotBeAwaitedInsideACapture) {
 /// GPU with a plain read of the same ids.
 class TwoLayers {
  public:
-  static constexpr std::int64_t kMaxTokens = 64;
-
-  explicit TwoLayers(Placement placement)
-      : wholes_{whole_table(1), whole_table(2)},
+  TwoLayers(Placement placement, std::int64_t max_tokens)
+      : max_tokens_(max_tokens),
+        wholes_{whole_table(1), whole_table(2)},
         tables_{open(wholes_[0], placement), open(wholes_[1], placement)},
         num_tokens_(1),
         differences_(1) {
     for (std::size_t layer = 0; layer < 2; ++layer) {
-      prefetchers_.emplace_back(tables_[layer], PrefetchOptions{.max_tokens = kMaxTokens});
-      ids_.emplace_back(kMaxTokens * kColumns);
-      expected_.emplace_back(kMaxTokens * kColumns * 512);
+      prefetchers_.emplace_back(tables_[layer], PrefetchOptions{.max_tokens = max_tokens});
+      ids_.emplace_back(max_tokens * kColumns);
+      expected_.emplace_back(max_tokens * kColumns * 512);
     }
   }
 
@@ -262,8 +269,9 @@ class TwoLayers {
   void change(const Stream& stream, std::mt19937& random) {
     // The staging of the upload must live until it has been copied: one block per step.
     next_ids_.push_back(
-        test::random_ids(wholes_[0], kMaxTokens, static_cast<std::uint32_t>(random())));
-    counts_.push_back(static_cast<std::int32_t>(random() % (kMaxTokens + 1)));
+        test::random_ids(wholes_[0], max_tokens_, static_cast<std::uint32_t>(random())));
+    counts_.push_back(
+        static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(max_tokens_ + 1)));
     const Ids& ids = next_ids_.back();
     for (const auto& device_ids : ids_)
       upload(stream, device_ids.data(), ids.data(), ids.size() * 4);
@@ -285,6 +293,7 @@ class TwoLayers {
     PENSTOCK_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream.get()));
   }
 
+  std::int64_t max_tokens_;
   std::vector<oracle::WholeTable> wholes_;
   std::vector<Table> tables_;
   std::vector<Prefetcher> prefetchers_;
@@ -296,8 +305,8 @@ class TwoLayers {
   std::vector<std::int32_t> counts_;
 };
 
-void replay(Placement placement, int replays) {
-  TwoLayers layers(placement);
+void replay(Placement placement, std::int64_t max_tokens, int replays) {
+  TwoLayers layers(placement, max_tokens);
   const Stream stream;
   std::mt19937 random(5);
   const Graph graph(stream, [&] { layers.step(stream); });
@@ -314,11 +323,16 @@ void replay(Placement placement, int replays) {
 }
 
 TEST(Prefetch, OneGraphServesTenThousandStepsOfTwoLayers) {
-  replay(Placement::Host, 10000);
+  replay(Placement::Host, kFewTokens, 10000);
+}
+
+TEST(Prefetch, OneGraphServesManyStepsThatReadInOrder) {
+  replay(Placement::HostShared, kManyTokens, 500);
 }
 
 TEST(SanitizerPrefetch, OneGraphServesManySteps) {
-  replay(Placement::Device, 20);
+  replay(Placement::Device, kFewTokens, 20);
+  replay(Placement::Host, kManyTokens, 20);
 }
 
 }  // namespace

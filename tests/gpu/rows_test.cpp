@@ -196,6 +196,62 @@ TEST(SanitizerRows, OfTokensPastTheCountOnTheDeviceAreNotWritten) {
   }
 }
 
+class SanitizerOrderedRows : public testing::TestWithParam<std::tuple<Placement, TableShard>> {};
+
+TEST_P(SanitizerOrderedRows, OfLargeReadsAreThoseOfTheCpu) {
+  const auto& [placement, shard] = GetParam();
+  constexpr std::int64_t kTokens = 1500;
+  const auto whole = test::make_whole_table(256, kHeads);
+  const Table gpu = open(whole, placement, kGpu, shard);
+  const Table cpu = open(whole, Placement::Host, Device::cpu(), shard);
+  const auto ids = mixed_ids(whole, kTokens);
+  const std::size_t needed = gather_workspace_bytes(gpu.view(), kTokens, kGpu);
+  ASSERT_GT(needed, 0U) << "large enough to be read in order";
+  const Array<std::byte> workspace(needed);
+  for (const RowFormat format : kFormats) {
+    const Bytes all = read_on_cpu(cpu, ids, kTokens, format);
+    for (const std::int32_t count : {0, 1, 700, 1500, 5000}) {
+      const Array<std::int32_t> num_tokens(std::vector<std::int32_t>{count});
+      Bytes expected = all;
+      const auto written = std::min<std::size_t>(static_cast<std::size_t>(count), 1500);
+      std::fill(expected.begin() + static_cast<std::ptrdiff_t>(written * all.size() / 1500),
+                expected.end(), std::byte{0xA5});
+      EXPECT_EQ(read_on_gpu(gpu, ids, kTokens, format,
+                            {.num_tokens = num_tokens.data(), .workspace = workspace.span()}),
+                expected)
+          << count << " tokens";
+    }
+  }
+  const std::uint64_t before = gpu.rejected_ids();
+  read_on_gpu(gpu, ids, kTokens, RowFormat::Bf16, {.workspace = workspace.span()});
+  EXPECT_EQ(gpu.rejected_ids() - before, cpu.rejected_ids() / kFormats.size())
+      << "each counts once";
+}
+
+// Shards as for the reads of few rows.
+INSTANTIATE_TEST_SUITE_P(Tables, SanitizerOrderedRows,
+                         testing::Combine(testing::Values(Placement::Host, Placement::HostShared),
+                                          testing::Values(TableShard{0, 1}, TableShard{1, 2},
+                                                          TableShard{3, 7})),
+                         [](const auto& info) {
+                           return name_of(std::get<0>(info.param)) + "_shard_" +
+                                  std::to_string(std::get<1>(info.param).index) + "_of_" +
+                                  std::to_string(std::get<1>(info.param).count);
+                         });
+
+TEST(OrderedRows, NeedAWorkspaceThatIsLargeEnoughOrNone) {
+  const auto whole = test::make_whole_table(256, kHeads);
+  const Table gpu = open(whole, Placement::Host, kGpu);
+  constexpr std::int64_t kTokens = 1500;
+  const auto ids = mixed_ids(whole, kTokens);
+  const Array<std::byte> workspace(gather_workspace_bytes(gpu.view(), kTokens, kGpu) - 256);
+  EXPECT_THROW(read_on_gpu(gpu, ids, kTokens, RowFormat::Bf16, {.workspace = workspace.span()}),
+               Error);
+  EXPECT_EQ(gather_workspace_bytes(gpu.view(), 8, kGpu), 0U) << "a read of few rows";
+  const Table near = open(whole, Placement::Device, kGpu);
+  EXPECT_EQ(gather_workspace_bytes(near.view(), kTokens, kGpu), 0U) << "no translation to save";
+}
+
 /// Calls `body(rank)` on a thread per rank; an exception fails the test and frees the other ranks.
 template <typename Body>
 void run_ranks(std::vector<std::unique_ptr<Communicator>>& group, const Body& body) {

@@ -30,6 +30,13 @@ TEST(GatherPlan, TakesTwoBigBlocksForManyRowsOfHostMemory) {
   EXPECT_EQ(plan.threads, 1024);
 }
 
+TEST(GatherPlan, HasFewerRowsInFlightWhereTheyComeInOrder) {
+  GatherProblem in_order = problem(8192, true);
+  in_order.is_in_order = true;
+  EXPECT_LT(plan_gather(in_order).rows_per_warp, plan_gather(problem(8192, true)).rows_per_warp);
+  EXPECT_EQ(plan_gather(in_order).blocks, 2);
+}
+
 TEST(GatherPlan, FillsEveryMultiprocessorForManyRowsOfGpuMemory) {
   const GatherPlan plan = plan_gather(problem(8192, false));
   EXPECT_EQ(plan.blocks % kMultiprocessors, 0);

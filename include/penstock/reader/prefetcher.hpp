@@ -67,8 +67,8 @@ class Ticket {
 ///
 /// Threads: start() from one thread at a time. CPU: reads run one after another, in the order of
 ///          start(), each on as many threads as parallel_threads() gave the constructing thread.
-/// Cost:    slots * max_tokens * local_columns * staging_row_bytes of staging memory, allocated by
-///          the constructor; nothing after it.
+/// Cost:    slots * max_tokens * local_columns * staging_row_bytes of staging memory, and on CUDA as
+///          often gather_workspace_bytes; allocated by the constructor, nothing after it.
 class Prefetcher {
  public:
   /// Errors: InvalidArgument for options below 1; OutOfMemory.

@@ -40,6 +40,10 @@ class LookupBench {
         time("engine_half_grid", tokens,
              [&] { rank_.read_as_engine(tokens, EngineGrid::Half, rank_.stream().ref()); });
       }
+      if (rank_.reads_in_order(tokens)) {
+        time("bf16_as_ids_come", tokens,
+             [&] { rank_.read_as_ids_come(tokens, RowFormat::Bf16, rank_.stream().ref()); });
+      }
       time("bf16", tokens, [&] { rank_.read(tokens, RowFormat::Bf16, rank_.stream().ref()); });
       time("records", tokens, [&] { rank_.read(tokens, RowFormat::Packed, rank_.stream().ref()); });
     }

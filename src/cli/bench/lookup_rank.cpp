@@ -89,7 +89,9 @@ LookupRank::LookupRank(const LookupBenchOptions& options, Communicator& comm)
       ids_(filled(device_, random_ids(kIdSets * max_tokens_ * kLookupColumns,
                                       table_.spec().num_rows, comm.rank()))),
       out_(Buffer::zeros(device_, static_cast<std::size_t>(max_tokens_) * kLookupColumns *
-                                      kLookupDim * sizeof(BF16))) {}
+                                      kLookupDim * sizeof(BF16))),
+      workspace_(
+          Buffer::zeros(device_, gather_workspace_bytes(table_.view(), max_tokens_, device_))) {}
 
 RowIds LookupRank::ids(std::int64_t tokens) {
   const std::int64_t set = turn_++ % kIdSets;
@@ -100,9 +102,22 @@ RowIds LookupRank::ids(std::int64_t tokens) {
 }
 
 void LookupRank::read(std::int64_t tokens, RowFormat format, StreamRef stream) {
+  read(tokens, format, stream, workspace_.as<std::byte>());
+}
+
+void LookupRank::read_as_ids_come(std::int64_t tokens, RowFormat format, StreamRef stream) {
+  read(tokens, format, stream, {});
+}
+
+bool LookupRank::reads_in_order(std::int64_t tokens) const {
+  return gather_workspace_bytes(table_.view(), tokens, device_) > 0;
+}
+
+void LookupRank::read(std::int64_t tokens, RowFormat format, StreamRef stream,
+                      std::span<std::byte> workspace) {
   const std::int64_t bytes = tokens * kLookupColumns * staging_row_bytes(table_.view(), format);
   gather_rows(table_.view(), ids(tokens), format, out().first(static_cast<std::size_t>(bytes)),
-              device_, stream);
+              device_, stream, {.workspace = workspace});
 }
 
 void LookupRank::read_as_engine(std::int64_t tokens, EngineGrid grid, StreamRef stream) {

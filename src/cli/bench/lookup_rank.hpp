@@ -53,6 +53,9 @@ class LookupRank {
   RowIds ids(std::int64_t tokens);
 
   void read(std::int64_t tokens, RowFormat format, StreamRef stream);
+  /// Without a workspace, even if read() goes through the table in order.
+  void read_as_ids_come(std::int64_t tokens, RowFormat format, StreamRef stream);
+  bool reads_in_order(std::int64_t tokens) const;
   void read_as_engine(std::int64_t tokens, EngineGrid grid, StreamRef stream);
 
   /// Copies the rows' bytes one by one: what the CPU's memory allows.
@@ -69,6 +72,9 @@ class LookupRank {
   double largest(double mine);
 
  private:
+  void read(std::int64_t tokens, RowFormat format, StreamRef stream,
+            std::span<std::byte> workspace);
+
   Communicator& comm_;
   int repeat_;
   Device device_;
@@ -79,6 +85,7 @@ class LookupRank {
   Event end_;
   Buffer ids_;
   Buffer out_;
+  Buffer workspace_;
   std::int64_t turn_ = 0;
 };
 

@@ -5,10 +5,14 @@
 
 namespace penstock::detail {
 
+/// Up to here a read is one of few rows: 170 tokens of 24 columns.
+inline constexpr std::int64_t kFewRows = 4096;
+
 /// What the choice of a grid depends on.
 struct GatherProblem {
   std::int64_t rows = 0;  ///< Staging rows of the largest read that the launch serves.
   bool in_host_memory = false;
+  bool is_in_order = false;  ///< Rows come in the order of their places in the table.
   bool is_spread = false;    ///< Over several GPUs.
   bool writes_bf16 = false;  ///< Else row records are passed on.
   int multiprocessors = 0;
@@ -26,18 +30,19 @@ struct GatherPlan {
 ///
 /// Source: docs/measurements/2026-11-30-h200.md, the sweeps. A few rows are bound by latency: one
 /// row per warp and many small blocks. Many rows of a host table are bound by address translation,
-/// which two big blocks saturate; they take the fewest multiprocessors from the model's kernels.
+/// which two big blocks saturate; they take the fewest multiprocessors from the model's kernels. In
+/// order, fewer rows in flight span less of the table.
 /// Many rows of GPU memory are bound by the reads in flight: all multiprocessors, several rows per
 /// warp, fewer of them where the rows that are written take registers too.
 constexpr GatherPlan plan_gather(const GatherProblem& problem) {
-  constexpr std::int64_t kFewRows = 4096;  // 170 tokens of 24 columns
   constexpr GatherPlan kFew{0, 64, 1};
   constexpr GatherPlan kHost{2, 1024, 4};
+  constexpr GatherPlan kHostInOrder{2, 1024, 2};
   GatherPlan plan = kFew;
   std::int64_t cap = kFewRows;
   if (problem.rows > kFewRows && problem.in_host_memory) {
-    plan = kHost;
-    cap = kHost.blocks;
+    plan = problem.is_in_order ? kHostInOrder : kHost;
+    cap = plan.blocks;
   } else if (problem.rows > kFewRows && problem.is_spread) {
     plan = {0, 128, problem.writes_bf16 ? 8 : 4};
     cap = std::int64_t{16} * problem.multiprocessors;

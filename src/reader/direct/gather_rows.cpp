@@ -39,6 +39,14 @@ std::int64_t staging_row_bytes(const TableView& table, RowFormat format) {
   throw Error(ErrorCode::Internal, "staging_row_bytes: not a RowFormat");
 }
 
+std::size_t gather_workspace_bytes(const TableView& table, std::int64_t tokens, Device device) {
+  expects(tokens >= 0,
+          fmt::format("gather_workspace_bytes: found {} tokens, needed: 0 or more", tokens));
+  if (device.kind == DeviceKind::Cpu) return 0;
+  if constexpr (build::has_cuda) return detail::gather_workspace_bytes_cuda(table, tokens);
+  throw Error(ErrorCode::Unsupported, "gather_workspace_bytes: built without PENSTOCK_WITH_CUDA");
+}
+
 void gather_rows(const TableView& table, const RowIds& ids, RowFormat format,
                  std::span<std::byte> out, Device device, StreamRef stream,
                  const GatherOptions& options) {

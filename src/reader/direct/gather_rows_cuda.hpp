@@ -7,14 +7,23 @@
 #include "penstock/reader/gather_rows.hpp"
 #include "penstock/table/table_view.hpp"
 #include "reader/direct/gather_plan.hpp"
+#include "reader/direct/row_order.hpp"
 
 namespace penstock::detail {
 
+/// Whether the kernels for rows of 256 codes can read this table; only they read in order.
+bool has_fast_rows(const TableView& table, const std::byte* out);
+
 /// Reads rows on the current device with the grid that `plan` gives. Arguments are those of
-/// gather_rows, already checked.
+/// gather_rows, already checked; `order`: of all rows, from order_rows(), null for none.
 void gather_rows_planned(const TableView& table, const RowIds& ids, RowFormat format,
                          std::byte* out, const std::int32_t* num_tokens, const GatherPlan& plan,
-                         StreamRef stream);
+                         StreamRef stream, const OrderedRow* order = nullptr);
+
+/// The same with the grid that plan_gather() chooses.
+void gather_rows_in_order(const TableView& table, const RowIds& ids, RowFormat format,
+                          std::byte* out, Device device, StreamRef stream,
+                          const GatherOptions& options, const OrderedRow* order);
 
 /// Loads every kernel of the reader, so that none is loaded inside a capture.
 void load_gather_kernels();

@@ -17,4 +17,6 @@ void gather_rows_cpu(const TableView& table, const RowIds& ids, RowFormat format
 void gather_rows_cuda(const TableView& table, const RowIds& ids, RowFormat format, std::byte* out,
                       Device device, StreamRef stream, const GatherOptions& options);
 
+std::size_t gather_workspace_bytes_cuda(const TableView& table, std::int64_t tokens);
+
 }  // namespace penstock::detail

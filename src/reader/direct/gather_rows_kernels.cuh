@@ -10,6 +10,7 @@
 #include "penstock/core/dtype.hpp"
 #include "penstock/reader/gather_rows.hpp"
 #include "penstock/table/table_view.hpp"
+#include "reader/direct/row_order.hpp"
 
 // Device code of gather_rows. A warp reads whole rows; lane i of it handles the same bytes of each.
 namespace penstock::detail {
@@ -31,6 +32,7 @@ struct GatherArguments {
   int column_begin = 0;
   int column_end = 0;
   const std::int32_t* num_tokens = nullptr;  ///< Null: all.
+  bool takes_every_id = false;               ///< Ids lie densely, and each has its staging row.
   std::int64_t row_begin = 0;  ///< This and what follows, but for `out`: as in TableView.
   std::int64_t row_end = 0;
   std::int64_t value_stride = 0;
@@ -38,6 +40,7 @@ struct GatherArguments {
   const std::byte* values[kParts] = {};
   const std::byte* scales[kParts] = {};
   std::byte* out = nullptr;
+  const OrderedRow* order = nullptr;  ///< [rows], for the kernels that read in order.
   std::uint32_t rows_per_part = 0;
   int head_dim = 0;
   std::int64_t num_rows = 0;
@@ -71,6 +74,7 @@ __device__ std::uint32_t staging_rows(const GatherArguments<kParts>& a) {
 template <int kParts>
 __device__ std::int32_t load_id(const GatherArguments<kParts>& a, std::uint32_t staging_row) {
   if (staging_row >= a.rows) return -1;
+  if (a.takes_every_id) return __ldg(a.ids + staging_row);
   const auto columns = static_cast<std::uint32_t>(a.local_columns);
   const std::uint32_t token = staging_row / columns;
   const int column = a.column_begin + static_cast<int>(staging_row - token * columns);
@@ -78,9 +82,18 @@ __device__ std::int32_t load_id(const GatherArguments<kParts>& a, std::uint32_t 
   return __ldg(a.ids + static_cast<std::int64_t>(token) * a.token_stride + column);
 }
 
-/// Where row `id` lies. Counts ids that no table of this size can hold.
+/// The row that comes at `place` of a read: in the order of the staging rows, or in that of `order`.
+template <bool kInOrder, int kParts>
+__device__ OrderedRow row_at(const GatherArguments<kParts>& a, std::uint32_t place) {
+  if constexpr (!kInOrder) return {load_id(a, place), place};
+  if (place >= a.rows) return {-1, a.rows};
+  const int2 both = __ldg(reinterpret_cast<const int2*>(a.order + place));
+  return {both.x, static_cast<std::uint32_t>(both.y)};
+}
+
+/// Where row `id` lies. Counts ids that no table of this size can hold, if it `counts`.
 template <int kParts>
-__device__ FoundRow find_row(const GatherArguments<kParts>& a, std::int32_t id) {
+__device__ FoundRow find_row(const GatherArguments<kParts>& a, std::int32_t id, bool counts) {
   if (id >= a.row_begin && id < a.row_end) {
     const auto row = static_cast<std::int32_t>(id - a.row_begin);
     if constexpr (kParts == 1) return {row, 0};
@@ -88,7 +101,7 @@ __device__ FoundRow find_row(const GatherArguments<kParts>& a, std::int32_t id) 
     return {static_cast<std::int32_t>(static_cast<std::uint32_t>(row) - part * a.rows_per_part),
             static_cast<std::int32_t>(part)};
   }
-  if ((id < -1 || id >= a.num_rows) && a.rejected != nullptr) {
+  if (counts && (id < -1 || id >= a.num_rows) && a.rejected != nullptr) {
     static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t), "the counter's own width");
     atomicAdd(reinterpret_cast<unsigned long long*>(a.rejected), 1ULL);
   }
@@ -153,7 +166,7 @@ __device__ void store_lane(std::byte* out, std::uint32_t staging_row, const Lane
 /// Grid:   any; the loop strides over it. Block: a multiple of 32, at most 1,024.
 /// Shared: none. Sync: none between warps.
 /// Needs:  values and scales aligned to 8 bytes, strides multiples of 8, out aligned to 16.
-template <RowFormat kFormat, int kRows, int kParts>
+template <RowFormat kFormat, int kRows, int kParts, bool kInOrder>
 __global__ void __launch_bounds__(1024)
     gather_rows_kernel(const __grid_constant__ GatherArguments<kParts> a) {
   static_assert(kRows <= kWarp, "lane k looks up row k of the group");
@@ -161,11 +174,15 @@ __global__ void __launch_bounds__(1024)
   const std::uint32_t stride = num_warps() * kRows;
   std::uint32_t first = warp_index() * kRows;
   // Ids are loaded before the count is known, and one group ahead: both hide a trip to memory.
-  std::int32_t id = lane < kRows ? load_id(a, first + lane) : -1;
+  OrderedRow row = lane < kRows ? row_at<kInOrder>(a, first + lane) : OrderedRow{};
   const std::uint32_t end = staging_rows(a);
-  for (; first < end; first += stride) {
-    const FoundRow mine = first + lane < end ? find_row(a, id) : FoundRow{};
-    id = lane < kRows ? load_id(a, first + stride + lane) : -1;
+  const std::uint32_t last =
+      kInOrder ? a.rows : end;  // in order, rows past the count may come first
+  for (; first < last; first += stride) {
+    const bool is_wanted = first + lane < last && row.staging_row < end;
+    const FoundRow mine = is_wanted ? find_row(a, row.id, true) : FoundRow{};
+    const std::uint32_t place = row.staging_row;
+    row = lane < kRows ? row_at<kInOrder>(a, first + stride + lane) : OrderedRow{};
     LaneBytes bytes[kRows];
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
@@ -175,9 +192,28 @@ __global__ void __launch_bounds__(1024)
     }
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
-      if (first + k < end) store_lane<kFormat>(a.out, first + k, bytes[k], lane);
+      const std::uint32_t to = kInOrder ? __shfl_sync(kAllLanes, place, k) : first + k;
+      if (first + k < last && to < end) store_lane<kFormat>(a.out, to, bytes[k], lane);
     }
   }
+}
+
+/// Reads few rows of 256 codes, each with a warp of its own: what a loop over more would cost shows
+/// where a read takes three microseconds.
+///
+/// Grid:   at least a warp for each row. Block: a multiple of 32, at most 1,024.
+/// Shared: none. Sync: none.
+/// Needs:  what gather_rows_kernel needs.
+template <RowFormat kFormat, int kParts>
+__global__ void __launch_bounds__(1024)
+    gather_few_rows_kernel(const __grid_constant__ GatherArguments<kParts> a) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const std::uint32_t row = warp_index();
+  if (row >= a.rows) return;
+  const std::int32_t id = load_id(a, row);  // all lanes alike
+  if (row >= staging_rows(a)) return;
+  const FoundRow found = find_row(a, id, lane == 0);
+  store_lane<kFormat>(a.out, row, load_lane(a, found, lane), lane);
 }
 
 /// Reads rows of any width and alignment, byte by byte.
@@ -192,7 +228,7 @@ __global__ void __launch_bounds__(1024)
   const std::uint32_t end = staging_rows(a);
   for (std::uint32_t r = warp_index(); r < end; r += num_warps()) {
     // One lane looks the row up, so that a bad id counts once.
-    FoundRow found = lane == 0 ? find_row(a, load_id(a, r)) : FoundRow{};
+    FoundRow found = lane == 0 ? find_row(a, load_id(a, r), true) : FoundRow{};
     found = {__shfl_sync(kAllLanes, found.row, 0), __shfl_sync(kAllLanes, found.part, 0)};
     const std::int64_t row = found.row;
     const auto* values =

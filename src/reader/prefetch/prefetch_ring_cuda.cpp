@@ -12,6 +12,7 @@
 #include "penstock/core/error.hpp"
 #include "penstock/core/log.hpp"
 #include "reader/direct/gather_rows_cuda.hpp"
+#include "reader/direct/row_order.hpp"
 #include "reader/prefetch/prefetch_faults.hpp"
 #include "reader/prefetch/prefetch_ring.hpp"
 
@@ -74,6 +75,7 @@ class CudaSlot final : public PrefetchSlot {
 
   Device device_;
   std::span<std::byte> staging_;  // of max_tokens
+  std::span<std::byte> order_;    // workspace of order_rows(); empty where order does not pay
   std::span<std::byte> rows_;     // of this read
   std::int64_t tokens_ = 0;
   StreamRef joiner_;       // who waited last; the producer before anybody has
@@ -92,7 +94,9 @@ class CudaRing final : public PrefetchRing, public std::enable_shared_from_this<
         options_(options),
         row_bytes_(table.view().local_columns * staging_row_bytes(table.view(), options.format)),
         stream_(cuda::make_background_stream()),
+        order_stream_(cuda::make_stream(cuda::StreamPriority::Highest)),
         forked_(cuda::make_event()),
+        ordered_(cuda::make_event()),
         slots_(static_cast<std::size_t>(options.slots)) {
     load_gather_kernels();
     const auto slot_bytes = static_cast<std::size_t>(row_bytes_ * options.max_tokens);
@@ -101,10 +105,12 @@ class CudaRing final : public PrefetchRing, public std::enable_shared_from_this<
       slots_[i].device_ = table.device();
       slots_[i].staging_ = std::span(staging_.data() + i * slot_bytes, slot_bytes);
     }
+    if (has_fast_rows(table.view(), staging_.data())) take_order_memory();
   }
 
   ~CudaRing() override {
     // Reads under way write to staging memory and read the table; both go after this.
+    static_cast<void>(cudaStreamSynchronize(order_stream_.get()));
     static_cast<void>(cudaStreamSynchronize(stream_.get()));
   }
   CudaRing(const CudaRing&) = delete;
@@ -120,32 +126,58 @@ class CudaRing final : public PrefetchRing, public std::enable_shared_from_this<
     slot->rows_ = slot->staging_.first(static_cast<std::size_t>(ids.tokens * row_bytes_));
     slot->joiner_ = producer;
     slot->is_joined_ = false;
-    fork(producer, *slot);
-    gather_rows(table_.view(), ids, options_.format, slot->rows_, table_.device(), own,
-                {.blocks = options_.blocks, .num_tokens = num_tokens});
+    const OrderedRow* order = nullptr;
+    const std::int64_t rows = ids.tokens * table_.view().local_columns;
+    if (!slot->order_.empty() && order_pays(table_.view(), rows)) {
+      const StreamRef sorts(order_stream_.get());
+      fork(producer, sorts, *slot);
+      order = order_rows(table_.view(), ids, slot->order_, sorts);
+      pass_on(ordered_, sorts, own);
+    } else {
+      fork(producer, own, *slot);
+    }
+    gather_rows_in_order(table_.view(), ids, options_.format, slot->rows_.data(), table_.device(),
+                         own, {.blocks = options_.blocks, .num_tokens = num_tokens}, order);
     slot->ready_.record(own);
     slot->is_held_ = true;
     return {shared_from_this(), &*slot};
   }
 
  private:
-  /// Makes the own stream wait for the ids, and for whoever reads the slot still.
-  void fork(StreamRef producer, const CudaSlot& slot) {
+  static void pass_on(const cuda::UniqueEvent& event, StreamRef from, StreamRef to) {
+    PENSTOCK_CUDA_CHECK(cudaEventRecord(event.get(), from.get()));
+    PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(to.get(), event.get(), 0));
+  }
+
+  /// Makes `own` wait for the ids, and for whoever reads the slot still.
+  void fork(StreamRef producer, StreamRef own, const CudaSlot& slot) {
     const PrefetchFaults& faults = prefetch_faults();
-    if (!faults.skips_producer) {
-      PENSTOCK_CUDA_CHECK(cudaEventRecord(forked_.get(), producer.get()));
-      PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), forked_.get(), 0));
-    }
-    const StreamRef own(stream_.get());
+    if (!faults.skips_producer) pass_on(forked_, producer, own);
     if (!faults.skips_reuse && slot.reusable_.can_order(own)) slot.reusable_.make_wait(own);
+  }
+
+  /// Sorting takes a few short kernels of few blocks. They run on a stream of the highest priority:
+  /// on that of the read, each would wait for a gap in the model's own kernels.
+  void take_order_memory() {
+    const std::int64_t rows = options_.max_tokens * table_.view().local_columns;
+    if (!order_pays(table_.view(), rows)) return;
+    const std::size_t bytes = order_bytes(rows);
+    order_memory_ = Buffer::allocate(table_.device(), bytes * slots_.size());
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      slots_[i].order_ = std::span(order_memory_.data() + i * bytes, bytes);
+    }
+    load_order_kernels(rows, slots_.front().order_, StreamRef(order_stream_.get()));
   }
 
   Table table_;  // kept open for the reads
   PrefetchOptions options_;
   std::int64_t row_bytes_;  // of a token
   Buffer staging_;
+  Buffer order_memory_;
   cuda::UniqueStream stream_;
+  cuda::UniqueStream order_stream_;
   cuda::UniqueEvent forked_;
+  cuda::UniqueEvent ordered_;
   std::vector<CudaSlot> slots_;
 };
 
