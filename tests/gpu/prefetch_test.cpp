@@ -326,12 +326,15 @@ TEST(Prefetch, OneGraphServesTenThousandStepsOfTwoLayers) {
   replay(Placement::Host, kFewTokens, 10000);
 }
 
-TEST(Prefetch, OneGraphServesManyStepsThatReadInOrder) {
+TEST(OrderedPrefetch, OneGraphServesManySteps) {
   replay(Placement::HostShared, kManyTokens, 500);
 }
 
 TEST(SanitizerPrefetch, OneGraphServesManySteps) {
   replay(Placement::Device, kFewTokens, 20);
+}
+
+TEST(SanitizerOrderedPrefetch, OneGraphServesManySteps) {
   replay(Placement::Host, kManyTokens, 20);
 }
 

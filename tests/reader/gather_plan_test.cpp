@@ -30,9 +30,13 @@ TEST(GatherPlan, TakesTwoBigBlocksForManyRowsOfHostMemory) {
   EXPECT_EQ(plan.threads, 1024);
 }
 
-TEST(GatherPlan, HasFewerRowsInFlightWhereTheyComeInOrder) {
+TEST(GatherPlan, HasFewerRowsInFlightWhereALargeTableIsReadInOrder) {
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
   GatherProblem in_order = problem(8192, true);
   in_order.is_in_order = true;
+  in_order.table_bytes = 24 * kGiB;
+  EXPECT_EQ(plan_gather(in_order).rows_per_warp, plan_gather(problem(8192, true)).rows_per_warp);
+  in_order.table_bytes = 94 * kGiB;
   EXPECT_LT(plan_gather(in_order).rows_per_warp, plan_gather(problem(8192, true)).rows_per_warp);
   EXPECT_EQ(plan_gather(in_order).blocks, 2);
 }

@@ -14,7 +14,6 @@
 namespace penstock::cli {
 namespace {
 
-constexpr int kReadsInGraph = 16;     // as many layers of a step
 constexpr int kReadsOfManyRanks = 8;  // so that all ranks read at once, whoever began first
 
 /// One rank's measurements of all ways, in turns of token counts.
@@ -86,9 +85,9 @@ class LookupBench {
     };
     read();  // loads what it needs before a capture
     rank_.stream().synchronize();
-    const Spread spread = options_.in_graph
-                              ? rank_.measure(capture(rank_.stream().ref(), all), reads)
-                              : rank_.measure(all, reads);
+    const Spread spread = options_.in_graph ? rank_.measure(capture(rank_.stream().ref(), all),
+                                                            reads, [&] { rank_.renew_ids(); })
+                                            : rank_.measure(all, reads);
     if (baseline_ms_ == 0) baseline_ms_ = spread.median;
     if (rank_.comm().rank() != 0) return;
     const double bytes = static_cast<double>(tokens) * kLookupColumns * kLookupRowBytes;

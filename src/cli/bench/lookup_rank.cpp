@@ -86,19 +86,29 @@ LookupRank::LookupRank(const LookupBenchOptions& options, Communicator& comm)
       stream_(Stream::create(device_)),
       begin_(Event::create(device_)),
       end_(Event::create(device_)),
-      ids_(filled(device_, random_ids(kIdSets * max_tokens_ * kLookupColumns,
+      ids_(filled(device_, random_ids(kIdSets * (options.in_graph ? kReadsInGraph : 1) *
+                                          max_tokens_ * kLookupColumns,
                                       table_.spec().num_rows, comm.rank()))),
+      graph_ids_(Buffer::zeros(device_, options.in_graph ? ids_.bytes() / kIdSets : 0)),
       out_(Buffer::zeros(device_, static_cast<std::size_t>(max_tokens_) * kLookupColumns *
                                       kLookupDim * sizeof(BF16))),
       workspace_(
           Buffer::zeros(device_, gather_workspace_bytes(table_.view(), max_tokens_, device_))) {}
 
 RowIds LookupRank::ids(std::int64_t tokens) {
-  const std::int64_t set = turn_++ % kIdSets;
-  return {.data = ids_.as<std::int32_t>().data() + set * max_tokens_ * kLookupColumns,
+  const bool in_graph = graph_ids_.bytes() > 0;
+  const std::int64_t set = turn_++ % (in_graph ? kReadsInGraph : kIdSets);
+  Buffer& sets = in_graph ? graph_ids_ : ids_;
+  return {.data = sets.as<std::int32_t>().data() + set * max_tokens_ * kLookupColumns,
           .tokens = tokens,
           .columns = kLookupColumns,
           .token_stride = kLookupColumns};
+}
+
+void LookupRank::renew_ids() {
+  const auto bytes = static_cast<std::int64_t>(graph_ids_.bytes());
+  copy_strided(graph_ids_.data(), bytes, ids_.data() + launch_++ % kIdSets * bytes, bytes, bytes, 1,
+               stream_.ref());
 }
 
 void LookupRank::read(std::int64_t tokens, RowFormat format, StreamRef stream) {
@@ -149,11 +159,12 @@ double LookupRank::time(const std::function<void()>& enqueue, const std::functio
   return largest(time.count());
 }
 
-Spread LookupRank::measure(const std::function<void()>& enqueue, int count) {
+Spread LookupRank::measure(const std::function<void()>& enqueue, int count,
+                           const std::function<void()>& before) {
   std::vector<double> times;
   constexpr int kWarmUp = 3;
   for (int i = -kWarmUp; i < repeat_; ++i) {
-    const double milliseconds = time(enqueue) / count;
+    const double milliseconds = time(enqueue, before) / count;
     if (i >= 0) times.push_back(milliseconds);
   }
   return spread_of(std::move(times));

@@ -30,6 +30,7 @@ struct LookupBenchOptions {
   std::int64_t work_tokens = 8192;  ///< Of each product.
 };
 
+inline constexpr int kReadsInGraph = 16;  ///< As many layers of a step.
 inline constexpr int kLookupColumns = 24;
 inline constexpr int kLookupDim = 256;
 inline constexpr double kLookupRowBytes = 264;
@@ -49,8 +50,12 @@ class LookupRank {
   std::int64_t max_tokens() const { return max_tokens_; }
   std::span<std::byte> out() const { return out_.as<std::byte>(); }
 
-  /// Ids of `tokens` tokens, others with every call.
+  /// Ids of `tokens` tokens, others with every call. For a graph they lie where renew_ids() puts new
+  /// ones.
   RowIds ids(std::int64_t tokens);
+
+  /// Before a graph is launched again: other ids for its reads, in the order of the stream.
+  void renew_ids();
 
   void read(std::int64_t tokens, RowFormat format, StreamRef stream);
   /// Without a workspace, even if read() goes through the table in order.
@@ -66,7 +71,8 @@ class LookupRank {
   double time(const std::function<void()>& enqueue, const std::function<void()>& before = {});
 
   /// Of one of the `count` things that `enqueue` puts on the stream, over all repetitions.
-  Spread measure(const std::function<void()>& enqueue, int count);
+  Spread measure(const std::function<void()>& enqueue, int count,
+                 const std::function<void()>& before = {});
 
   /// The largest of all ranks' values.
   double largest(double mine);
@@ -83,10 +89,12 @@ class LookupRank {
   Stream stream_;
   Event begin_;
   Event end_;
-  Buffer ids_;
+  Buffer ids_;        // of kIdSets reads, for a graph of as many launches
+  Buffer graph_ids_;  // of the reads of one launch
   Buffer out_;
   Buffer workspace_;
   std::int64_t turn_ = 0;
+  std::int64_t launch_ = 0;
 };
 
 /// A table of made-up rows as `options` say, and this rank's shard of it.

@@ -155,6 +155,7 @@ void gather_rows_in_order(const TableView& table, const RowIds& ids, RowFormat f
   const GatherPlan plan = plan_gather({.rows = rows,
                                        .in_host_memory = table.in_host_memory,
                                        .is_in_order = order != nullptr,
+                                       .table_bytes = shard_bytes(table),
                                        .is_spread = table.num_parts > 1,
                                        .writes_bf16 = format == RowFormat::Bf16,
                                        .multiprocessors = cuda::multiprocessors(device),

@@ -25,6 +25,11 @@ struct OrderedRow {
 /// pass; the windows of one pass are too large for a table of 94 GiB, a third pass gains nothing.
 inline constexpr int kWindowBits = 12;
 
+/// Bytes from the first row of a shard to its last.
+constexpr std::int64_t shard_bytes(const TableView& table) {
+  return (table.row_end - table.row_begin) * table.value_stride;
+}
+
 /// Whether sorting pays for a read of up to `rows` rows: there is at least one for each MiB of the
 /// table, so that neighbours are found, and more than a few.
 bool order_pays(const TableView& table, std::int64_t rows);

@@ -98,9 +98,8 @@ void sort_by_window(const OrderBuffers& buffers, std::int64_t rows, int window_b
 
 bool order_pays(const TableView& table, std::int64_t rows) {
   constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
-  const std::int64_t bytes = (table.row_end - table.row_begin) * table.value_stride;
   return table.in_host_memory && table.num_parts == 1 && rows > kFewRows &&
-         rows >= bytes / kMebibyte;
+         rows >= shard_bytes(table) / kMebibyte;
 }
 
 std::size_t order_bytes(std::int64_t rows) {
