@@ -124,12 +124,19 @@ TEST(GateOverlapOnGpu, TakesWhatItSaysAndAllocatesNothingMore) {
       gates.overlapped->forward(device_call.call, stream.ref());
       stream.synchronize();
       host.barrier();
-      const std::size_t before = free_bytes(nccl.device());
-      for (int round = 0; round < 20; ++round) {
-        gates.overlapped->forward(device_call.call, stream.ref());
-      }
-      stream.synchronize();
-      EXPECT_EQ(free_bytes(nccl.device()), before);
+      const auto bytes_taken = [&] {
+        const auto before = static_cast<std::int64_t>(free_bytes(nccl.device()));
+        for (int round = 0; round < 20; ++round) {
+          gates.overlapped->forward(device_call.call, stream.ref());
+        }
+        stream.synchronize();
+        return before - static_cast<std::int64_t>(free_bytes(nccl.device()));
+      };
+      // Another process may take memory of the GPU meanwhile; calls that do take it every time. Both
+      // ranks measure as often: each call needs the other.
+      std::vector<std::int64_t> taken;
+      for (int attempt = 0; attempt < 3; ++attempt) taken.push_back(bytes_taken());
+      EXPECT_NE(std::ranges::count(taken, 0), 0) << testing::PrintToString(taken);
       EXPECT_EQ(gates.overlapped->peak_workspace_bytes(),
                 gates.overlapped->workspace_bytes(tokens, GateStrategy::KShard));
       if (tokens == block) {

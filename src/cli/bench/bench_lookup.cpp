@@ -2,8 +2,11 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/bench/bench.hpp"
 #include "cli/bench/exchanged_lookup.hpp"
@@ -16,6 +19,14 @@ namespace {
 
 constexpr int kReadsOfManyRanks = 8;  // so that all ranks read at once, whoever began first
 
+/// One way of reading, and how long each of its measurements took.
+struct Way {
+  const char* name;
+  std::function<void()> read;
+  std::function<void()> run = {};  ///< As many reads as a measurement has.
+  std::vector<double> times = {};
+};
+
 /// One rank's measurements of all ways, in turns of token counts.
 class LookupBench {
  public:
@@ -25,27 +36,7 @@ class LookupBench {
 
   void run() {
     report_table();
-    const bool is_on_gpu = rank_.device().kind == DeviceKind::Cuda;
-    const bool is_spread = rank_.table().view().num_parts > 1;
-    for (const std::int64_t tokens : options_.tokens) {
-      baseline_ms_ = 0;
-      if (!is_on_gpu) {
-        time("copy_rows", tokens, [&] { rank_.copy_rows(tokens); });
-      } else if (is_spread) {
-        time_exchange(tokens);
-      } else {
-        time("engine_full_grid", tokens,
-             [&] { rank_.read_as_engine(tokens, EngineGrid::Full, rank_.stream().ref()); });
-        time("engine_half_grid", tokens,
-             [&] { rank_.read_as_engine(tokens, EngineGrid::Half, rank_.stream().ref()); });
-      }
-      if (rank_.reads_in_order(tokens)) {
-        time("bf16_as_ids_come", tokens,
-             [&] { rank_.read_as_ids_come(tokens, RowFormat::Bf16, rank_.stream().ref()); });
-      }
-      time("bf16", tokens, [&] { rank_.read(tokens, RowFormat::Bf16, rank_.stream().ref()); });
-      time("records", tokens, [&] { rank_.read(tokens, RowFormat::Packed, rank_.stream().ref()); });
-    }
+    for (const std::int64_t tokens : options_.tokens) compare(ways_of(tokens), tokens);
   }
 
  private:
@@ -60,7 +51,34 @@ class LookupBench {
            {"open_seconds", status.load_seconds}});
   }
 
-  void time_exchange(std::int64_t tokens) {
+  /// The first one is what the others are compared with.
+  std::vector<Way> ways_of(std::int64_t tokens) {
+    std::vector<Way> ways;
+    if (rank_.device().kind == DeviceKind::Cpu) {
+      ways.push_back({"copy_rows", [this, tokens] { rank_.copy_rows(tokens); }});
+    } else if (rank_.table().view().num_parts > 1) {
+      add_exchanges(tokens, ways);
+    } else {
+      for (const EngineGrid grid : {EngineGrid::Full, EngineGrid::Half}) {
+        ways.push_back(
+            {grid == EngineGrid::Full ? "engine_full_grid" : "engine_half_grid",
+             [this, tokens, grid] { rank_.read_as_engine(tokens, grid, rank_.stream().ref()); }});
+      }
+    }
+    if (rank_.reads_in_order(tokens)) {
+      ways.push_back({"bf16_as_ids_come", [this, tokens] {
+                        rank_.read_as_ids_come(tokens, RowFormat::Bf16, rank_.stream().ref());
+                      }});
+    }
+    for (const RowFormat format : {RowFormat::Bf16, RowFormat::Packed}) {
+      ways.push_back({format == RowFormat::Bf16 ? "bf16" : "records", [this, tokens, format] {
+                        rank_.read(tokens, format, rank_.stream().ref());
+                      }});
+    }
+    return ways;
+  }
+
+  void add_exchanges(std::int64_t tokens, std::vector<Way>& ways) {
     if (options_.in_graph || is_without_nccl_) return;  // its host part is no part of a graph
     try {
       if (!exchange_) exchange_ = std::make_unique<ExchangedLookup>(options_, rank_);
@@ -72,24 +90,40 @@ class LookupBench {
       }
       return;
     }
-    time("engine_exchange", tokens, [&] { exchange_->read(tokens, Exchange::GatherBf16); });
-    time("record_exchange", tokens, [&] { exchange_->read(tokens, Exchange::SendRecords); });
+    for (const Exchange way : {Exchange::GatherBf16, Exchange::SendRecords}) {
+      ways.push_back({way == Exchange::GatherBf16 ? "engine_exchange" : "record_exchange",
+                      [this, tokens, way] { exchange_->read(tokens, way); }});
+    }
   }
 
-  /// The first way of a token count is what the others are compared with.
-  void time(const char* way, std::int64_t tokens, const std::function<void()>& read) {
+  /// Takes the ways in turns, so that none finds what another has just brought into a cache.
+  void compare(std::vector<Way> ways, std::int64_t tokens) {
     const int reads =
         options_.in_graph ? kReadsInGraph : (rank_.comm().size() > 1 ? kReadsOfManyRanks : 1);
-    const auto all = [&] {
-      for (int i = 0; i < reads; ++i) read();
-    };
-    read();  // loads what it needs before a capture
-    rank_.stream().synchronize();
-    const Spread spread = options_.in_graph ? rank_.measure(capture(rank_.stream().ref(), all),
-                                                            reads, [&] { rank_.renew_ids(); })
-                                            : rank_.measure(all, reads);
-    if (baseline_ms_ == 0) baseline_ms_ = spread.median;
+    for (Way& way : ways) {
+      way.read();  // loads what it needs before a capture
+      rank_.stream().synchronize();
+      const auto all = [read = way.read, reads] {
+        for (int i = 0; i < reads; ++i) read();
+      };
+      way.run = options_.in_graph ? capture(rank_.stream().ref(), all) : all;
+    }
+    std::function<void()> before;
+    if (options_.in_graph) before = [this] { rank_.renew_ids(); };
+    constexpr int kWarmUp = 3;
+    for (int i = -kWarmUp; i < rank_.repeat(); ++i) {
+      for (Way& way : ways) {
+        const double milliseconds = rank_.time(way.run, before) / reads;
+        if (i >= 0) way.times.push_back(milliseconds);
+      }
+    }
     if (rank_.comm().rank() != 0) return;
+    const double baseline = spread_of(ways.front().times).median;
+    for (const Way& way : ways) report(way, tokens, baseline);
+  }
+
+  void report(const Way& way, std::int64_t tokens, double baseline_ms) {
+    const Spread spread = spread_of(way.times);
     const double bytes = static_cast<double>(tokens) * kLookupColumns * kLookupRowBytes;
     print({{"bench", "lookup"},
            {"device", options_.device},
@@ -97,12 +131,12 @@ class LookupBench {
            {"ranks", rank_.comm().size()},
            {"tokens", tokens},
            {"in_graph", options_.in_graph},
-           {"way", way},
+           {"way", way.name},
            {"ms", spread.median},
            {"min_ms", spread.least},
            {"spread_ms", spread.quartiles},
            {"gb_per_second", bytes / spread.median / 1e6},
-           {"times_baseline", baseline_ms_ / spread.median}});
+           {"times_baseline", baseline_ms / spread.median}});
   }
 
   static void print(const nlohmann::ordered_json& line) {
@@ -114,7 +148,6 @@ class LookupBench {
   LookupRank rank_;
   std::unique_ptr<ExchangedLookup> exchange_;
   bool is_without_nccl_ = false;
-  double baseline_ms_ = 0;
 };
 
 int run_lookup_bench(const LookupBenchOptions& options) {

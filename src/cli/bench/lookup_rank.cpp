@@ -159,12 +159,11 @@ double LookupRank::time(const std::function<void()>& enqueue, const std::functio
   return largest(time.count());
 }
 
-Spread LookupRank::measure(const std::function<void()>& enqueue, int count,
-                           const std::function<void()>& before) {
+Spread LookupRank::measure(const std::function<void()>& enqueue, int count) {
   std::vector<double> times;
   constexpr int kWarmUp = 3;
   for (int i = -kWarmUp; i < repeat_; ++i) {
-    const double milliseconds = time(enqueue, before) / count;
+    const double milliseconds = time(enqueue) / count;
     if (i >= 0) times.push_back(milliseconds);
   }
   return spread_of(std::move(times));

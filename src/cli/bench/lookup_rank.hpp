@@ -71,8 +71,7 @@ class LookupRank {
   double time(const std::function<void()>& enqueue, const std::function<void()>& before = {});
 
   /// Of one of the `count` things that `enqueue` puts on the stream, over all repetitions.
-  Spread measure(const std::function<void()>& enqueue, int count,
-                 const std::function<void()>& before = {});
+  Spread measure(const std::function<void()>& enqueue, int count);
 
   /// The largest of all ranks' values.
   double largest(double mine);
