@@ -50,9 +50,8 @@ inline UniqueStream make_stream(StreamPriority priority) {
   int highest = 0;
   PENSTOCK_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  PENSTOCK_CUDA_CHECK(
-      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                   priority == StreamPriority::Lowest ? lowest : highest));
+  PENSTOCK_CUDA_CHECK(cudaStreamCreateWithPriority(
+      &stream, cudaStreamNonBlocking, priority == StreamPriority::Lowest ? lowest : highest));
   return UniqueStream(stream);
 }
 
