@@ -13,6 +13,7 @@
 #include "penstock/core/error.hpp"
 #include "penstock/core/log.hpp"
 #include "table/placements/place_shard.hpp"
+#include "table/placements/placement_order.hpp"
 #include "table/placements/placements_cuda.hpp"
 
 namespace penstock {
@@ -104,28 +105,6 @@ void agree_on_arguments(const TableSpec& spec, const RowSource* rows, const Tabl
   }
 }
 
-/// The placements to try, in order.
-struct Candidates {
-  std::vector<Placement> order;
-  std::size_t num_asked_for = 1;  ///< The others are fallbacks.
-};
-
-Candidates placements_to_try(const TableOptions& options) {
-  const bool is_cpu = options.device.kind == DeviceKind::Cpu;
-  const bool is_auto = options.placement == Placement::Auto;
-  Candidates result;
-  if (!is_auto) result.order = {options.placement};
-  if (is_auto && is_cpu) result.order = {Placement::HostShared};
-  if (is_auto && !is_cpu) result.order = {Placement::Device, Placement::HostShared};
-  result.num_asked_for = result.order.size();
-  if (!options.may_fall_back) return result;
-  const Placement last = result.order.back();
-  const bool is_on_gpu = last == Placement::Device || last == Placement::Peer;
-  if (is_on_gpu) result.order.push_back(Placement::HostShared);
-  if (is_cpu && last != Placement::File) result.order.push_back(Placement::File);
-  return result;
-}
-
 PlacedShard place_on_cuda(Placement placement, const ShardRequest& request, StageRunner& stages) {
   if constexpr (build::has_cuda) {
     if (request.device.kind == DeviceKind::Cuda) {
@@ -162,7 +141,7 @@ bool may_try_another(const StageError& error) {
 }
 
 /// Places the shard where the first of the candidates that can be had says, and fills in which.
-PlacedShard place_first(const Candidates& candidates, const ShardRequest& request,
+PlacedShard place_first(const detail::PlacementOrder& candidates, const ShardRequest& request,
                         StageRunner& stages, TableStatus& status) {
   for (std::size_t i = 0;; ++i) {
     status.placement = candidates.order[i];
@@ -204,7 +183,8 @@ Table Table::open(const TableSpec& spec, std::shared_ptr<const RowSource> rows,
                              .bounds = shard_bounds(spec, options.shard),
                              .device = options.device,
                              .backing = options.backing};
-  PlacedShard placed = place_first(placements_to_try(options), request, stages, state->status);
+  PlacedShard placed =
+      place_first(detail::placements_to_try(options), request, stages, state->status);
   state->spec = spec;
   state->device = options.device;
   state->view = placed.view;

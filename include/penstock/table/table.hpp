@@ -38,7 +38,8 @@ struct TableOptions {
   Communicator* group = nullptr;  ///< Ranks of one node that share the memory of this shard
                                   ///< (host_shared) or spread it (peer). Null: a group of one.
   bool may_fall_back = false;     ///< Take another placement, aloud, if this one cannot be had.
-  HostBacking backing = HostBacking::Auto;  ///< Of host_shared; a named one is taken or an error.
+  HostBacking backing = HostBacking::Auto;  ///< Of host_shared; a named one is taken or an error,
+                                            ///< and makes Auto mean host_shared.
 };
 
 /// What became of a table, for people and for metrics.
