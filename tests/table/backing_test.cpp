@@ -25,6 +25,7 @@
 #include "support/vector_rows.hpp"
 #include "table/sharing/fault_injection.hpp"
 #include "table/sharing/huge_pages.hpp"
+#include "table/sharing/mapping.hpp"
 #include "table/sharing/shared_memory.hpp"
 
 // What host_shared does with a backing that is named, and with `auto`.
@@ -263,6 +264,35 @@ TEST_F(Backing, OfALargeTableIsHugetlbWhereThePoolHoldsIt) {
     EXPECT_THAT(outcome.table->status().backing, HasSubstr("hugetlb"));
     EXPECT_EQ(outcome.table->status().backing_choice, "auto, not probed");
   }
+}
+
+/// Pages of the pool that somebody else takes.
+detail::Mapping take_huge_pages(std::int64_t count) {
+  const auto bytes = static_cast<std::size_t>(count) * detail::kHugePageBytes;
+  const auto memory = detail::SharedMemory::create(bytes, detail::PageKind::Huge);
+  return detail::Mapping::shared(memory.fd(), bytes, detail::Access::ReadWrite);
+}
+
+TEST_F(Backing, GivesWayWhereThePoolShrinksBetweenTheChoiceAndTheReservation) {
+  const test::HugePages pages(140);
+  if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
+  const TableSpec spec = large_spec();
+  const auto rows = std::make_shared<ZeroRows>();
+  const std::int64_t free_pages = test::HugePages::free_pages();
+  for (const HostBacking backing : {HostBacking::Hugetlb, HostBacking::Auto}) {
+    detail::Mapping taken;
+    detail::set_fault_hook([&](int rank, Stage at) {
+      if (rank == 0 && at == Stage::Reserve) taken = take_huge_pages(free_pages - 100);
+    });
+    for (const auto& outcome : open_with(2, spec, rows, backing)) {
+      const bool is_auto = backing == HostBacking::Auto;
+      ASSERT_EQ(outcome.table.has_value(), is_auto) << outcome.message;
+      const auto& text = is_auto ? outcome.table->status().backing_choice : outcome.message;
+      EXPECT_THAT(text, HasSubstr("stage reserve: rank 0: "));
+      EXPECT_THAT(text, HasSubstr("huge pages of 2 MiB are needed, 100 are free"));
+    }
+  }
+  EXPECT_EQ(test::HugePages::free_pages(), free_pages);
 }
 
 TEST_F(Backing, ThatOneRankCannotMapGivesWayToTheNextOnAll) {

@@ -42,6 +42,7 @@ class FileBacking : public SharedBacking {
   }
 
   void reserve(const StopFlag& stop) override {
+    if (pages_ == PageKind::Huge) check_huge_pages(static_cast<std::int64_t>(bytes_));  // still
     writable_ = Mapping::shared(memory_->fd(), bytes_, Access::ReadWrite);
     writable_.reserve(stop);
   }
