@@ -62,6 +62,11 @@ int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
                 fmt::format("{}: config.json has neither engram_* keys nor a gated attention",
                             model.path().string()));
   }
+  if (!has_engram && options.backing != HostBacking::Auto) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("run: --backing {} is for tables, {} has gates alone",
+                            to_string(options.backing), model.path().string()));
+  }
   const json ranks = gather_ranks(
       world, has_engram ? run_engram(options, model, world) : run_gates(options, model, world));
   if (world.rank() != 0) return kExitOk;

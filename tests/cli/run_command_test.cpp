@@ -154,6 +154,16 @@ TEST_F(RunCommand, RefusesBadInputWithOneLine) {
                "500");
 }
 
+TEST_F(RunCommand, RefusesABackingWhereThereIsNoTable) {
+  const std::string gates = (scratch_->path() / "gates").string();
+  const auto made =
+      run_penstock("make-model '" + gates + "' --like hy-v4-preview --hidden 64 --heads 2");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::string command = "run '" + gates + "' --tokens '" + tokens_ + "' ";
+  EXPECT_EQ(run_penstock(command).exit_code, 0);
+  expect_error(run_penstock(command + "--backing memfd"), 3, "--backing memfd is for tables");
+}
+
 TEST_F(RunCommand, RefusesUnknownWordsAsUsage) {
   expect_error(run("--placement nowhere"), 2, "nowhere");
   expect_error(run("--tp 0"), 2, "tp");
