@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -279,8 +281,17 @@ GateRates measure_gate_rates(Communicator* comm, Device device, const RateSizes&
     meter.emplace(group, device, sizes, stream);
     return {{"device kind", device.kind == DeviceKind::Cpu ? "cpu" : "cuda"}};
   });
-  const GateRates mine = meter->measure();
-  return group == nullptr ? mine : slowest(*group, mine);
+  if (group == nullptr) return meter->measure();
+  try {
+    return slowest(*group, meter->measure());
+  } catch (const Error& error) {
+    // The others wait for this rank in the middle of a measurement, unless it heard of theirs.
+    if (error.code() != ErrorCode::PeerFailed) group->abort(error.what());
+    throw;
+  } catch (const std::exception& error) {
+    group->abort(error.what());
+    throw;
+  }
 }
 
 }  // namespace penstock::detail

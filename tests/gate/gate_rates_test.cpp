@@ -1,12 +1,19 @@
 #include "penstock/gate/gate_rates.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <latch>
 #include <memory>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gate/gate_ranks.hpp"
 #include "gate/measure_rates.hpp"
+#include "support/forwarding_communicator.hpp"
 
 namespace penstock {
 namespace {
@@ -71,6 +78,44 @@ TEST(MeasureGateRates, GoThroughAnyCommunicator) {
     expect_positive(rates);
     EXPECT_NE(rates.collective_seconds, typical_gate_rates(DeviceKind::Cpu).collective_seconds);
   });
+}
+
+/// Fails before its second collective, when the others are waiting for it in theirs.
+class FailingCommunicator final : public test::ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+
+  void all_gather(std::span<const std::byte> in, std::span<std::byte> out,
+                  StreamRef stream) override {
+    if (++calls_ == 2) throw Error(ErrorCode::System, "injected");
+    ForwardingCommunicator::all_gather(in, out, stream);
+  }
+
+ private:
+  int calls_ = 0;
+};
+
+TEST(MeasureGateRates, OfARankThatFailsOnTheWayAreAnErrorOnAllThatNamesIt) {
+  std::latch all_have_ended(3);  // no rank leaves the group before: that would end the others too
+  const auto group = make_thread_group(3, {.deadline = std::chrono::seconds(5)});
+  std::vector<std::pair<ErrorCode, std::string>> errors(3);
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      FailingCommunicator failing(*group[rank]);
+      Communicator& comm = rank == 1 ? failing : *group[rank];
+      errors[rank] =
+          error_of([&] { detail::measure_gate_rates(&comm, Device::cpu(), kTinySizes); });
+      all_have_ended.arrive_and_wait();
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(errors[1], std::pair(ErrorCode::System, std::string("injected")));
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
+    EXPECT_EQ(errors[rank].first, ErrorCode::PeerFailed);
+    EXPECT_THAT(errors[rank].second, testing::HasSubstr("rank 1"));
+    EXPECT_THAT(errors[rank].second, testing::HasSubstr("injected"));
+  }
 }
 
 TEST(MeasureGateRates, ReadAsALine) {

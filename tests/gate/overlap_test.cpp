@@ -11,6 +11,7 @@
 
 #include "gate/gate_ranks.hpp"
 #include "gate/gate_state.hpp"
+#include "support/forwarding_communicator.hpp"
 
 namespace penstock {
 namespace {
@@ -191,43 +192,23 @@ class WatchedOperations final : public detail::GateOperations {
 };
 
 /// A rank's communicator, written down.
-class WatchedCommunicator final : public Communicator {
+class WatchedCommunicator final : public test::ForwardingCommunicator {
  public:
-  WatchedCommunicator(Communicator& comm, Recorder& recorder) : comm_(comm), recorder_(recorder) {}
+  WatchedCommunicator(Communicator& comm, Recorder& recorder)
+      : ForwardingCommunicator(comm),
+        recorder_(recorder) {}
 
-  int rank() const noexcept override { return comm_.rank(); }
-  int size() const noexcept override { return comm_.size(); }
-  std::string_view engine() const noexcept override { return comm_.engine(); }
-  void all_gather(std::span<const std::byte> in, std::span<std::byte> out,
-                  StreamRef stream) override {
-    comm_.all_gather(in, out, stream);
-  }
-  void all_to_all(std::span<const std::byte> in, std::span<std::byte> out, std::size_t block_bytes,
-                  StreamRef stream) override {
-    comm_.all_to_all(in, out, block_bytes, stream);
-  }
   void all_to_all_v(std::span<const std::byte> in, std::span<const std::int64_t> in_bytes,
                     std::span<std::byte> out, std::span<const std::int64_t> out_bytes,
                     StreamRef stream) override {
     write_down("all_to_all", in, out, stream);
-    comm_.all_to_all_v(in, in_bytes, out, out_bytes, stream);
+    ForwardingCommunicator::all_to_all_v(in, in_bytes, out, out_bytes, stream);
   }
   void reduce_scatter(std::span<const std::byte> in, std::span<std::byte> out, DType dtype,
                       StreamRef stream) override {
     write_down("reduce_scatter", in, out, stream);
-    comm_.reduce_scatter(in, out, dtype, stream);
+    ForwardingCommunicator::reduce_scatter(in, out, dtype, stream);
   }
-  void broadcast(std::span<std::byte> data, int root, StreamRef stream) override {
-    comm_.broadcast(data, root, stream);
-  }
-  void barrier() override { comm_.barrier(); }
-  std::vector<std::vector<std::byte>> all_gather_object(std::span<const std::byte> mine) override {
-    return comm_.all_gather_object(mine);
-  }
-  std::unique_ptr<Communicator> split(int color, int key) override {
-    return comm_.split(color, key);
-  }
-  void abort(std::string_view cause) noexcept override { comm_.abort(cause); }
 
  private:
   void write_down(const char* name, std::span<const std::byte> in, std::span<std::byte> out,
@@ -237,7 +218,6 @@ class WatchedCommunicator final : public Communicator {
                    access_to(out.data(), std::ssize(out), true)});
   }
 
-  Communicator& comm_;
   Recorder& recorder_;
 };
 
@@ -370,6 +350,17 @@ TEST(KShardOverlapBudget, TwoSetsOfBuffersShareTheLimit) {
       // sent and sum are there once, what both streams touch twice.
       EXPECT_GT(block * 2, block_of(in_turn));
       EXPECT_LT(block, block_of(in_turn));
+    }
+  });
+}
+
+TEST(KShardOverlapBudget, IsThePlannersWithoutALimit) {
+  const GateProblem problem = make_problem(kOverlapShape, {1, 1, 1});
+  run_thread_group(3, [&](Communicator& host) {
+    constexpr std::array kOnly{GateStrategy::KShard};
+    for (const bool does_overlap : {false, true}) {
+      const WatchedRank rank(host, problem, Missing::Nothing, does_overlap);
+      EXPECT_EQ(detail::choose_block(rank.gate, kOnly, 0, {}), default_gate_block(3, does_overlap));
     }
   });
 }
