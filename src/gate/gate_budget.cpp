@@ -3,17 +3,11 @@
 
 #include "gate/gate_state.hpp"
 #include "penstock/core/error.hpp"
+#include "penstock/gate/planner.hpp"
 
 namespace penstock::detail {
 namespace {
 
-/// Without a limit: large enough for full products over 8 ranks, small enough that the partial sums
-/// of the largest known gate stay below 128 MiB there.
-constexpr std::int64_t kDefaultBlock = 384;
-
-/// The same for all ranks' tokens together, where two blocks are on their way. A block's product
-/// takes about as long as its exchange from here on.
-constexpr std::int64_t kDefaultOverlappedRows = 1536;
 constexpr std::int64_t kLargestBlock = 32768;
 
 /// More tokens than any call has; sizes computed from it stay within 64 bits.
@@ -85,10 +79,7 @@ std::size_t workspace_of_any(const GateContext& gate, std::span<const GateStrate
 
 std::int64_t choose_block(GateContext gate, std::span<const GateStrategy> candidates,
                           std::size_t stream_bytes, std::optional<std::size_t> max_temp_bytes) {
-  if (!max_temp_bytes) {
-    if (gate.side == nullptr) return kDefaultBlock;
-    return std::max<std::int64_t>(1, kDefaultOverlappedRows / gate.ranks);
-  }
+  if (!max_temp_bytes) return default_gate_block(gate.ranks, gate.side != nullptr);
   const auto needed = [&](std::int64_t block) {
     gate.block_tokens = block;
     // Ranks differ by a row or a column; every rank chooses by the one with the most.

@@ -17,7 +17,6 @@ namespace penstock {
 using detail::Arena;
 using detail::CallCounts;
 using detail::GateContext;
-using detail::GateRows;
 using detail::GateRun;
 using detail::IdenticalGather;
 using detail::PeerRows;

@@ -19,6 +19,14 @@ constexpr std::array kAllStrategies{GateStrategy::Replicated, GateStrategy::Weig
                                     GateStrategy::NShard, GateStrategy::KShard,
                                     GateStrategy::IdenticalRows};
 
+/// Large enough for full products over 8 ranks, small enough that the partial sums of the largest
+/// known gate stay below 128 MiB there.
+constexpr std::int64_t kDefaultBlock = 384;
+
+/// The same for all ranks' tokens together, where two blocks are on their way. A block's product
+/// takes about as long as its exchange from here on.
+constexpr std::int64_t kDefaultOverlappedRows = 1536;
+
 std::int64_t share(std::int64_t count, int ranks) {
   return (count + ranks - 1) / ranks;
 }
@@ -46,17 +54,23 @@ std::int64_t resident_bytes(GateStrategy strategy, const GatePlanInput& in) {
   return 0;
 }
 
+std::int64_t block_of(GateStrategy strategy, const GatePlanInput& in) {
+  const bool overlaps_blocks = strategy == GateStrategy::KShard && in.overlaps_blocks;
+  return in.block_tokens.value_or(default_gate_block(in.ranks, overlaps_blocks));
+}
+
 std::int64_t temp_bytes(GateStrategy strategy, const GatePlanInput& in) {
   if (in.ranks == 1) return 0;
   const std::int64_t h = in.shape.hidden_size;
   const std::int64_t g = in.shape.output_size;
   const std::int64_t p = in.ranks;
-  const std::int64_t b = std::min(in.tokens, in.block_tokens);
+  const std::int64_t block = block_of(strategy, in);
+  const std::int64_t b = std::min(in.tokens, block);
   switch (strategy) {
     case GateStrategy::Auto:
     case GateStrategy::Replicated: return 0;
     case GateStrategy::KShard: {
-      const std::int64_t sets = in.overlaps_blocks && in.tokens > in.block_tokens ? 2 : 1;
+      const std::int64_t sets = in.overlaps_blocks && in.tokens > block ? 2 : 1;
       return b * (in.activation_bytes * (h + sets * p * share(h, in.ranks)) +
                   in.k_shard_wire_bytes * (sets * p + 1) * g);
     }
@@ -66,8 +80,7 @@ std::int64_t temp_bytes(GateStrategy strategy, const GatePlanInput& in) {
     case GateStrategy::WeightGather:
       return in.peers_are_readable ? 0 : std::int64_t{2} * in.weight_bytes * (g - g / p) * h;
     case GateStrategy::IdenticalRows:
-      return std::min(in.identical_tokens, in.block_tokens) * in.activation_bytes * p *
-             share(g, in.ranks);
+      return std::min(in.identical_tokens, block) * in.activation_bytes * p * share(g, in.ranks);
   }
   return 0;
 }
@@ -82,12 +95,14 @@ double product_seconds(const GatePlanInput& in, std::int64_t tokens, std::int64_
 }
 
 /// A strategy that multiplies for `whole` seconds and exchanges for `wire`, block by block.
-double blockwise_seconds(const GatePlanInput& in, double whole, double wire, bool do_overlap) {
+double blockwise_seconds(GateStrategy strategy, const GatePlanInput& in, double whole,
+                         double wire) {
   if (in.tokens == 0) return 0;
-  const std::int64_t num_blocks = (in.tokens + in.block_tokens - 1) / in.block_tokens;
+  const std::int64_t block = block_of(strategy, in);
+  const std::int64_t num_blocks = (in.tokens + block - 1) / block;
   const auto blocks = static_cast<double>(num_blocks);
   const double exchange = wire + 2.0 * blocks * in.rates.collective_seconds;
-  if (!do_overlap) return whole + exchange;
+  if (strategy != GateStrategy::KShard || !in.overlaps_blocks) return whole + exchange;
   // The first block's exchange or the last one's product has nothing beside it.
   return std::max(whole, exchange) + std::min(whole, exchange) / blocks;
 }
@@ -99,8 +114,8 @@ double seconds(GateStrategy strategy, const GatePlanInput& in) {
   switch (strategy) {
     case GateStrategy::Auto:
     case GateStrategy::Replicated: return whole;
-    case GateStrategy::KShard: return blockwise_seconds(in, whole, wire, in.overlaps_blocks);
-    case GateStrategy::NShard: return blockwise_seconds(in, whole, wire, false);
+    case GateStrategy::KShard:
+    case GateStrategy::NShard: return blockwise_seconds(strategy, in, whole, wire);
     // In a chain of layers the weight travels under the layer before.
     case GateStrategy::WeightGather:
       return in.tokens == 0 ? 0 : std::max(whole, wire - in.window_seconds);
@@ -137,12 +152,29 @@ GateStrategy fastest(const std::vector<GateCost>& costs) {
   return best->strategy;
 }
 
+/// No figure of a plan has more bytes than this.
+double most_bytes(const GatePlanInput& in) {
+  const auto h = static_cast<double>(in.shape.hidden_size);
+  const auto g = static_cast<double>(in.shape.output_size);
+  const double p = in.ranks;
+  const auto tokens = static_cast<double>(std::max(in.tokens, in.identical_tokens));
+  const double of_a_token =
+      in.activation_bytes * h + (in.k_shard_wire_bytes + in.n_shard_wire_bytes) * g;
+  return 2.0 * p * (in.weight_bytes * h * g + tokens * p * of_a_token);
+}
+
 void check(const GatePlanInput& in) {
   expects(in.shape.hidden_size >= 1 && in.shape.output_size >= 1,
           "plan_gate: a size of the gate is below 1");
   expects(in.ranks >= 1, "plan_gate: ranks is below 1");
   expects(in.tokens >= 0 && in.identical_tokens >= 0, "plan_gate: tokens is negative");
-  expects(in.block_tokens >= 1, "plan_gate: block_tokens is below 1");
+  expects(in.block_tokens.value_or(1) >= 1, "plan_gate: block_tokens is below 1");
+  constexpr double kMostBytes = 4e18;
+  expects(most_bytes(in) < kMostBytes,
+          fmt::format("plan_gate: {} tokens of a rank, {} ranks and a gate of {} by {} are more "
+                      "bytes than 64 bits count",
+                      std::max(in.tokens, in.identical_tokens), in.ranks, in.shape.hidden_size,
+                      in.shape.output_size));
   expects(in.rates.link_bytes_per_second > 0 && in.rates.flops_per_second > 0 &&
               in.rates.memory_bytes_per_second > 0,
           "plan_gate: a rate is not above 0");
@@ -170,6 +202,12 @@ GateRates typical_gate_rates(DeviceKind device) {
     case DeviceKind::Cpu: return {8e9, 150e9, 15e9, 30e-6};
   }
   throw Error(ErrorCode::Internal, "typical_gate_rates: not a DeviceKind");
+}
+
+std::int64_t default_gate_block(int ranks, bool overlaps_blocks) {
+  expects(ranks >= 1, "default_gate_block: ranks is below 1");
+  if (!overlaps_blocks) return kDefaultBlock;
+  return std::max<std::int64_t>(1, kDefaultOverlappedRows / ranks);
 }
 
 std::int64_t gate_sent_bytes(GateStrategy strategy, const GatePlanInput& in) {

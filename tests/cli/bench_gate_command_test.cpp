@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "cli/run_penstock.hpp"
 
@@ -22,6 +23,8 @@ TEST(BenchGateCommand, PrintsThePlannersTableForRanksThatAreNotHere) {
   EXPECT_THAT(result.out, HasSubstr("hidden 2816 output 8192 ranks 8 tokens 1024\n"));
   // Seven eighths of 44 MiB.
   EXPECT_THAT(result.out, HasSubstr("38.50"));
+  // k_shard on 8 GPUs: two sets of buffers for blocks of 192 tokens.
+  EXPECT_THAT(result.out, HasSubstr("54.09"));
 }
 
 TEST(BenchGateCommand, PlansFromMeasuredRates) {
@@ -38,6 +41,23 @@ TEST(BenchGateCommand, RefusesOptionsOfThePlanWithoutIt) {
     EXPECT_EQ(result.exit_code, 3) << option;
     EXPECT_THAT(result.out, IsEmpty());
     EXPECT_THAT(test::last_line(result.err), HasSubstr("need --plan"));
+  }
+}
+
+TEST(BenchGateCommand, RefusesCasesThatAreNoneBeforeItPrintsOrMeasures) {
+  const std::pair<std::string, std::string> kBad[] = {
+      {"--tokens 8,0", "--tokens is 0, needs at least 1"},
+      {"--plan --tokens 8,-1", "--tokens is -1, needs at least 0"},
+      {"--ranks -1", "--ranks is -1, needs at least 1"},
+      {"--plan --plan-ranks 2,0", "--plan-ranks is 0, needs at least 1"},
+      {"--plan --measure --shape 64x96,64", "shape is 64, needs"},
+      {"--plan --tokens 9223372036854775807", "more bytes than 64 bits count"},
+      {"--plan --plan-ranks 2,2147483647", "more bytes than 64 bits count"}};
+  for (const auto& [options, message] : kBad) {
+    const auto result = run_penstock("bench gate " + options);
+    EXPECT_EQ(result.exit_code, 3) << options;
+    EXPECT_THAT(result.out, IsEmpty()) << options;
+    EXPECT_THAT(test::last_line(result.err), HasSubstr(message));
   }
 }
 

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <ostream>
+#include <string>
 #include <utility>
 
 #include "gate/gate_ranks.hpp"
@@ -171,6 +174,22 @@ TEST(PlanGate, OverlapHidesTheShorterOfProductAndExchangeButForOneBlock) {
   EXPECT_GT(k_shard(4096, true).temp_bytes, k_shard(4096, false).temp_bytes);
 }
 
+TEST(PlanGate, TakesTheBlocksThatGatesTakeUnlessItIsToldOthers) {
+  for (const int ranks : {2, 4, 8, 2000}) {
+    auto in = input(kSmall, ranks, 4096);
+    in.overlaps_blocks = true;
+    const auto planned = plan_gate(in).costs;
+    for (const auto& cost : planned) {
+      const bool is_k_shard = cost.strategy == GateStrategy::KShard;
+      in.block_tokens = is_k_shard ? std::max(1, 1536 / ranks) : 384;
+      const auto expected = plan_gate(in).costs;
+      const auto same = std::ranges::find(expected, cost.strategy, &GateCost::strategy);
+      EXPECT_EQ(cost.temp_bytes, same->temp_bytes) << to_string(cost.strategy) << " " << ranks;
+      EXPECT_EQ(cost.seconds, same->seconds) << to_string(cost.strategy) << " " << ranks;
+    }
+  }
+}
+
 TEST(PlanGate, AWindowBeforeTheGateFavoursTheWeight) {
   auto in = input(kLarge, 8, 256);
   EXPECT_EQ(plan_gate(in).distinct, GateStrategy::NShard);
@@ -202,6 +221,23 @@ TEST(PlanGate, KeepsWithinTheResidentPartAndTheMemoryLimit) {
 TEST(PlanGate, RefusesSizesThatMeanNothing) {
   for (auto in : {input({0, 8, {}}, 2, 1), input(kSmall, 0, 1), input(kSmall, 2, -1)}) {
     EXPECT_EQ(error_of([&] { plan_gate(in); }).first, ErrorCode::InvalidArgument);
+  }
+}
+
+TEST(PlanGate, RefusesSizesWhoseBytesNobodyCanCount) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  auto identical = input(kSmall, 8, 1);
+  identical.identical_tokens = kMost;
+  for (const auto& in :
+       {input(kSmall, 8, kMost), identical, input(kSmall, std::numeric_limits<int>::max(), 1024),
+        input({kMost / 2, 8, {}}, 2, 1)}) {
+    const auto [code, message] = error_of([&] { plan_gate(in); });
+    EXPECT_EQ(code, ErrorCode::InvalidArgument);
+    EXPECT_NE(message.find("more bytes than 64 bits count"), std::string::npos) << message;
+  }
+  for (const auto& cost : plan_gate(input(kLarge, 1024, std::int64_t{1} << 20)).costs) {
+    EXPECT_GE(cost.sent_bytes, 0);
+    EXPECT_GE(cost.temp_bytes, 0);
   }
 }
 

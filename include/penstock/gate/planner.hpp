@@ -25,6 +25,10 @@ struct GateRates {
 /// Rates of a typical machine: H200 GPUs with NVLink, or one CPU socket.
 GateRates typical_gate_rates(DeviceKind device);
 
+/// Tokens of a rank that a gate takes at once where max_temp_bytes sets no other number.
+/// `overlaps_blocks`: of a k_shard that does so.
+std::int64_t default_gate_block(int ranks, bool overlaps_blocks);
+
 /// One question to the planner. Equal on all ranks; the answer then is too.
 struct GatePlanInput {
   GateShape shape;
@@ -35,7 +39,8 @@ struct GatePlanInput {
   GateRates rates;
   double window_seconds = 0;  ///< Work before the gate under which a weight can travel.
   std::optional<std::size_t> max_temp_bytes = {};
-  std::int64_t block_tokens = 384;  ///< Tokens of a rank that k_shard and n_shard take at once.
+  /// Tokens of a rank that k_shard and n_shard take at once; absent: default_gate_block().
+  std::optional<std::int64_t> block_tokens = {};
   bool overlaps_blocks = false;     ///< k_shard exchanges blocks while another one is multiplied.
   bool may_exchange_tokens = true;  ///< A communicator for the device's memory is there.
   bool may_gather_weight = true;    ///< Memory for weights on their way has been taken.
@@ -66,7 +71,8 @@ struct GatePlan {
 
 /// Picks the fastest possible strategy. A pure function.
 ///
-/// Errors: InvalidArgument for sizes below 0 or ranks below 1, and where nothing is possible.
+/// Errors: InvalidArgument for sizes below 0 or ranks below 1, for sizes whose bytes 64 bits do not
+///         count, and where nothing is possible.
 GatePlan plan_gate(const GatePlanInput& input);
 
 /// Bytes that a rank sends in one layer. 0 for Replicated, and for everything in a group of one.

@@ -70,36 +70,47 @@ std::vector<GateWay> chosen_ways(const std::vector<std::string>& names) {
   return chosen;
 }
 
-void print_plan(const GateBenchCase& bench_case, const GateBenchOptions& options,
-                const GateRates& rates) {
+/// Every shape with every number of tokens.
+std::vector<GateBenchCase> cases_of(const GateBenchOptions& options, int ranks) {
+  std::vector<GateBenchCase> cases;
+  for (const std::string& shape : options.shapes) {
+    for (const std::int64_t tokens : options.tokens) {
+      cases.push_back({parse_shape(shape), tokens, ranks});
+    }
+  }
+  return cases;
+}
+
+std::string plan_text(const GateBenchCase& bench_case, const GateBenchOptions& options,
+                      const GateRates& rates) {
   const GatePlanInput input{.shape = bench_case.shape,
                             .ranks = bench_case.ranks,
                             .tokens = bench_case.tokens,
                             .identical_tokens = bench_case.tokens,
                             .rates = rates,
                             .overlaps_blocks = options.device == "cuda"};
-  fmt::print("hidden {} output {} ranks {} tokens {}\n{}\n", bench_case.shape.hidden_size,
-             bench_case.shape.output_size, bench_case.ranks, bench_case.tokens,
-             to_string(plan_gate(input)));
+  return fmt::format("hidden {} output {} ranks {} tokens {}\n{}\n", bench_case.shape.hidden_size,
+                     bench_case.shape.output_size, bench_case.ranks, bench_case.tokens,
+                     to_string(plan_gate(input)));
 }
 
-/// The planner's table for every case that was asked for.
+/// The planner's table for every case that was asked for; nothing if one of them has no plan.
 void print_plans(const GateBenchOptions& options) {
   const DeviceKind device = options.device == "cuda" ? DeviceKind::Cuda : DeviceKind::Cpu;
   const GateRates rates =
       options.measures_rates ? measure_rates(options) : typical_gate_rates(device);
-  fmt::print("{}: {}\n\n",
-             options.measures_rates ? fmt::format("measured over {} ranks", options.ranks)
-                                    : fmt::format("typical of {}", options.device),
-             to_string(rates));
+  std::string text =
+      fmt::format("{}: {}\n\n",
+                  options.measures_rates ? fmt::format("measured over {} ranks", options.ranks)
+                                         : fmt::format("typical of {}", options.device),
+                  to_string(rates));
   const auto ranks = options.plan_ranks.empty() ? std::vector{options.ranks} : options.plan_ranks;
-  for (const std::string& shape : options.shapes) {
-    for (const int count : ranks) {
-      for (const std::int64_t tokens : options.tokens) {
-        print_plan({parse_shape(shape), tokens, count}, options, rates);
-      }
+  for (const int count : ranks) {
+    for (const auto& bench_case : cases_of(options, count)) {
+      text += plan_text(bench_case, options, rates);
     }
   }
+  fmt::print("{}", text);
 }
 
 void print_result(const GateBenchCase& bench_case, const GateBenchOptions& options,
@@ -131,6 +142,21 @@ void print_result(const GateBenchCase& bench_case, const GateBenchOptions& optio
   std::fflush(stdout);
 }
 
+/// Tokens, ranks and shapes, before anything is measured.
+void check_cases(const GateBenchOptions& options) {
+  const int fewest = options.only_plan ? 0 : 1;
+  for (const std::int64_t tokens : options.tokens) {
+    expects(tokens >= fewest,
+            fmt::format("bench gate: --tokens is {}, needs at least {}", tokens, fewest));
+  }
+  expects(options.ranks >= 1,
+          fmt::format("bench gate: --ranks is {}, needs at least 1", options.ranks));
+  for (const int ranks : options.plan_ranks) {
+    expects(ranks >= 1, fmt::format("bench gate: --plan-ranks is {}, needs at least 1", ranks));
+  }
+  for (const std::string& shape : options.shapes) parse_shape(shape);
+}
+
 void check(const GateBenchOptions& options) {
   expects(options.device == "cpu" || options.device == "cuda",
           "bench gate: --device needs cpu or cuda");
@@ -142,6 +168,7 @@ void check(const GateBenchOptions& options) {
           "bench gate: --work and --max-temp-mib need at least 0");
   expects(options.only_plan || (!options.measures_rates && options.plan_ranks.empty()),
           "bench gate: --measure and --plan-ranks need --plan");
+  check_cases(options);
   const bool runs = !options.only_plan || options.measures_rates;
   if (options.device == "cuda" && runs && cuda_device_count() < options.ranks) {
     throw Error(ErrorCode::Unsupported,
@@ -162,13 +189,10 @@ int run_bench(GateBenchOptions options) {
     return 0;
   }
   const GateRates rates = measure_rates(options);
-  for (const std::string& shape : options.shapes) {
-    for (const std::int64_t tokens : options.tokens) {
-      const GateBenchCase bench_case{parse_shape(shape), tokens, options.ranks};
-      const auto results = measure_gates(bench_case, ways, options, rates);
-      for (const auto& result : results) {
-        print_result(bench_case, options, result, results.front().median_ms);
-      }
+  for (const auto& bench_case : cases_of(options, options.ranks)) {
+    const auto results = measure_gates(bench_case, ways, options, rates);
+    for (const auto& result : results) {
+      print_result(bench_case, options, result, results.front().median_ms);
     }
   }
   return 0;
