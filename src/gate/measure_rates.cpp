@@ -134,10 +134,11 @@ class RateMeter {
 
   /// The time of one `body` among several, one after the other.
   double batch_seconds(const std::function<void()>& body) {
-    const auto all = [&] {
-      for (int i = 0; i < sizes_.batch; ++i) body();
-    };
-    return seconds_of(all) / sizes_.batch;
+    return seconds_of([&] { run_batch(body); }) / sizes_.batch;
+  }
+
+  void run_batch(const std::function<void()>& body) const {
+    for (int i = 0; i < sizes_.batch; ++i) body();
   }
 
   double product_seconds(std::int64_t tokens, std::int64_t rows) {
