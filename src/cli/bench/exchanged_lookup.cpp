@@ -1,10 +1,13 @@
 #include "cli/bench/exchanged_lookup.hpp"
 
+#include <fmt/core.h>
+
 #include <numeric>
 #include <span>
 #include <vector>
 
 #include "cli/bench/engine_lookup.hpp"
+#include "penstock/core/error.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -22,6 +25,11 @@ ExchangedLookup::ExchangedLookup(const LookupBenchOptions& options, LookupRank& 
       nccl_(make_nccl_communicator(rank.comm(), rank.device(), {.compares_arguments = false})),
       shard_(open_bench_table(options, Placement::Device, {rank.comm().rank(), rank.comm().size()},
                               rank.device(), nullptr)) {
+  if (kLookupColumns % ranks() != 0) {  // padded columns would have no place in what a rank needs
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("bench lookup: {} columns exchanged over {} ranks, needed: a divisor",
+                            kLookupColumns, ranks()));
+  }
   const std::int64_t tokens = rank.max_tokens() * ranks();
   const std::int64_t rows = tokens * shard_.view().local_columns;
   const Device device = rank.device();

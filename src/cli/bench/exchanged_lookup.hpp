@@ -27,7 +27,7 @@ enum class Exchange {
 class ExchangedLookup {
  public:
   /// Collective: over the ranks.
-  /// Errors:     Unsupported where NCCL cannot be had.
+  /// Errors:     Unsupported where NCCL cannot be had, and for ranks that do not divide the columns.
   ExchangedLookup(const LookupBenchOptions& options, LookupRank& rank);
 
   void read(std::int64_t tokens, Exchange exchange);
