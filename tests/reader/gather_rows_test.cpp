@@ -243,6 +243,17 @@ TEST(GatherRowsArguments, RefusesCudaInABuildWithoutIt) {
                Error);
 }
 
+TEST(GatherWorkspace, IsNothingOnTheCpu) {
+  const auto table = test::make_whole_table(256, {101, 103, 107});
+  const ShardMemory shard(table, whole_bounds(table), true);
+  for (const std::int64_t tokens : {std::int64_t{0}, std::int64_t{1} << 40}) {
+    EXPECT_EQ(gather_workspace_bytes(shard.view, tokens, Device::cpu()), 0U);
+  }
+  EXPECT_THROW(gather_workspace_bytes(shard.view, -1, Device::cpu()), Error);
+  if (build::has_cuda) GTEST_SKIP() << "this build has CUDA";
+  EXPECT_THROW(gather_workspace_bytes(shard.view, 1, Device::cuda(0)), Error);
+}
+
 TEST(GatherRowsThreads, GivesTheSameRowsOnAnyNumberOfThreads) {
   const auto table = test::make_whole_table(64, {101, 103, 107});
   const auto bounds = whole_bounds(table);
