@@ -86,18 +86,7 @@ int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
   return is_verified(report) ? kExitOk : kExitVerificationFailed;
 }
 
-void add_options(CLI::App& command, RunArguments& arguments) {
-  RunOptions& options = arguments.options;
-  command.add_option("model", options.model, "model directory")->required();
-  command.add_option("--tokens", options.tokens, "token file: safetensors, JSON or raw int32")
-      ->required();
-  command.add_option("--tensor", options.tensor, "tensor of a safetensors token file");
-  command.add_option("--requests", options.requests, "cut one stream into that many requests")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--chunk", options.chunk, "tokens of a request in one prefill step (512)")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--decode", options.decode, "last tokens of a request fed one by one (8)")
-      ->check(CLI::NonNegativeNumber);
+void add_parallel_options(CLI::App& command, RunOptions& options) {
   command.add_option("--tp", options.parallel.tp, "tensor-parallel ranks")
       ->check(CLI::PositiveNumber);
   command.add_option("--dp", options.parallel.dp, "data-parallel replicas")
@@ -113,6 +102,21 @@ void add_options(CLI::App& command, RunArguments& arguments) {
   command.add_flag("--sp", options.is_sequence_parallel,
                    "sequence parallel: each tp rank keeps a chunk");
   command.add_flag("--dp-shard", options.shards_over_dp, "spread private tables over dp ranks too");
+}
+
+void add_options(CLI::App& command, RunArguments& arguments) {
+  RunOptions& options = arguments.options;
+  command.add_option("model", options.model, "model directory")->required();
+  command.add_option("--tokens", options.tokens, "token file: safetensors, JSON or raw int32")
+      ->required();
+  command.add_option("--tensor", options.tensor, "tensor of a safetensors token file");
+  command.add_option("--requests", options.requests, "cut one stream into that many requests")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--chunk", options.chunk, "tokens of a request in one prefill step (512)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--decode", options.decode, "last tokens of a request fed one by one (8)")
+      ->check(CLI::NonNegativeNumber);
+  add_parallel_options(command, options);
   command.add_option("--placement", arguments.placement, "where rows live")
       ->check(CLI::IsMember({"auto", "device", "peer", "host", "host_shared", "file"}));
   command.add_option("--backing", arguments.backing, "what the memory of host_shared is made of")
