@@ -178,6 +178,15 @@ Bytes rows_of_slow_consumer(const Table& table, const Ids& ids, const Ids& next_
   return copy.read(consumer.ref());
 }
 
+TEST(OrderedPrefetch, WaitsForItsOrder) {
+  const auto whole = whole_table();
+  const Table table = open(whole);
+  const Ids stale = test::random_ids(whole, kManyTokens, 1);
+  const Ids ids = test::random_ids(whole, kManyTokens, 2);
+  const FaultScope fault({.skips_order = true});
+  EXPECT_NE(rows_of_late_ids(table, stale, ids), rows_of(table, ids));
+}
+
 TEST(Prefetch, LeavesASlotAloneUntilItsConsumerHasReadIt) {
   const auto whole = whole_table();
   const Table table = open(whole);

@@ -132,7 +132,7 @@ class CudaRing final : public PrefetchRing, public std::enable_shared_from_this<
       const StreamRef sorts(order_stream_.get());
       fork(producer, sorts, *slot);
       order = order_rows(table_.view(), ids, slot->order_, sorts);
-      pass_on(ordered_, sorts, own);
+      if (!prefetch_faults().skips_order) pass_on(ordered_, sorts, own);
     } else {
       fork(producer, own, *slot);
     }
