@@ -33,6 +33,13 @@ Kernel<kParts> fast_kernel(int rows_per_warp) {
   }
 }
 
+void check_workspace(std::span<const std::byte> workspace, std::size_t needed) {
+  expects(workspace.size() >= needed, "gather_rows: workspace has " +
+                                          std::to_string(workspace.size()) +
+                                          " bytes, needed: " + std::to_string(needed));
+  expects(is_aligned(workspace.data(), 256), "gather_rows: workspace is not aligned to 256 bytes");
+}
+
 template <int kParts>
 Kernel<kParts> few_kernel(RowFormat format) {
   return format == RowFormat::Bf16 ? gather_few_rows_kernel<RowFormat::Bf16, kParts>
@@ -49,6 +56,15 @@ Kernel<kParts> fast_kernel(RowFormat format, int rows_per_warp) {
 }
 
 constexpr int kManyParts = TableView::kMaxParts;
+constexpr std::uintptr_t kFastAlignment = 16;  // of staging memory, for the kernels of 256 codes
+
+/// Staging rows, and one grid's stride past them, are counted in 32 bits on the device.
+void check_rows(const char* function, std::int64_t rows) {
+  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+  expects(rows <= kMostRows, std::string(function) + ": " + std::to_string(rows) +
+                                 " rows in one read, at most " + std::to_string(kMostRows) +
+                                 " are possible");
+}
 
 Kernel<kManyParts> any_kernel(RowFormat format) {
   return format == RowFormat::Bf16 ? gather_any_rows_kernel<RowFormat::Bf16>
@@ -111,8 +127,8 @@ void launch_fast(const GatherCall& call, RowFormat format, const GatherPlan& pla
 
 }  // namespace
 
-bool has_fast_rows(const TableView& table, const std::byte* out) {
-  if (table.head_dim != kFastDim || !is_aligned(out, 16)) return false;
+bool has_fast_rows(const TableView& table) {
+  if (table.head_dim != kFastDim) return false;
   if (table.value_stride % 8 != 0 || table.scale_stride % 8 != 0) return false;
   for (int part = 0; part < table.num_parts; ++part) {
     if (!is_aligned(table.values[part], 8) || !is_aligned(table.scales[part], 8)) return false;
@@ -124,7 +140,7 @@ void gather_rows_planned(const TableView& table, const RowIds& ids, RowFormat fo
                          std::byte* out, const std::int32_t* num_tokens, const GatherPlan& plan,
                          StreamRef stream, const OrderedRow* order) {
   const GatherCall call{table, ids, num_tokens, out, order};
-  if (!has_fast_rows(table, out)) {
+  if (!has_fast_rows(table) || !is_aligned(out, kFastAlignment)) {
     launch(any_kernel(format), call, plan, stream);
   } else if (table.num_parts > 1) {
     launch_fast<kManyParts>(call, format, plan, stream);
@@ -165,27 +181,23 @@ void gather_rows_in_order(const TableView& table, const RowIds& ids, RowFormat f
 
 void gather_rows_cuda(const TableView& table, const RowIds& ids, RowFormat format, std::byte* out,
                       Device device, StreamRef stream, const GatherOptions& options) {
-  // Staging rows, and one grid's stride past them, are counted in 32 bits on the device.
-  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
   const std::int64_t rows = ids.tokens * table.local_columns;
-  expects(rows <= kMostRows, "gather_rows: " + std::to_string(rows) +
-                                 " rows in one read, at most " + std::to_string(kMostRows) +
-                                 " are possible");
+  check_rows("gather_rows", rows);
   const cuda::DeviceGuard guard(device);
   const OrderedRow* order = nullptr;
-  if (!options.workspace.empty() && has_fast_rows(table, out) && order_pays(table, rows)) {
-    const std::size_t needed = order_bytes(rows);
-    expects(options.workspace.size() >= needed, "gather_rows: workspace has " +
-                                                    std::to_string(options.workspace.size()) +
-                                                    " bytes, needed: " + std::to_string(needed));
-    order = order_rows(table, ids, options.workspace, stream);
+  if (!options.workspace.empty() && is_aligned(out, kFastAlignment)) {
+    check_workspace(options.workspace, gather_workspace_bytes_cuda(table, ids.tokens));
+    if (has_fast_rows(table) && order_pays(table, rows)) {
+      order = order_rows(table, ids, options.workspace, stream);
+    }
   }
   gather_rows_in_order(table, ids, format, out, device, stream, options, order);
 }
 
 std::size_t gather_workspace_bytes_cuda(const TableView& table, std::int64_t tokens) {
   const std::int64_t rows = tokens * table.local_columns;
-  return order_pays(table, rows) ? order_bytes(rows) : 0;
+  check_rows("gather_workspace_bytes", rows);
+  return has_fast_rows(table) && order_pays(table, rows) ? order_bytes(rows) : 0;
 }
 
 }  // namespace penstock::detail

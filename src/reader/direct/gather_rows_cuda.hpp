@@ -11,8 +11,9 @@
 
 namespace penstock::detail {
 
-/// Whether the kernels for rows of 256 codes can read this table; only they read in order.
-bool has_fast_rows(const TableView& table, const std::byte* out);
+/// Whether the kernels for rows of 256 codes can read this table, into memory that is aligned to 16
+/// bytes; only they read in order.
+bool has_fast_rows(const TableView& table);
 
 /// Reads rows on the current device with the grid that `plan` gives. Arguments are those of
 /// gather_rows, already checked; `order`: of all rows, from order_rows(), null for none.

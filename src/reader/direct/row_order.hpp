@@ -12,7 +12,7 @@
 // through translations of addresses, of which it keeps those of a GiB or two and pays for every
 // other one; a table is many times as large. So the rows of a step are sorted, coarsely, by where
 // they lie: those of one window of the table come together, and what one of them has had translated
-// serves the next. Figures are in docs/measurements/2026-11-30-row-order.md.
+// serves the next. Figures are in docs/measurements/2026-11-30-h200.md.
 namespace penstock::detail {
 
 /// A row of a read: its id, and where its bytes go.

@@ -105,7 +105,7 @@ class CudaRing final : public PrefetchRing, public std::enable_shared_from_this<
       slots_[i].device_ = table.device();
       slots_[i].staging_ = std::span(staging_.data() + i * slot_bytes, slot_bytes);
     }
-    if (has_fast_rows(table.view(), staging_.data())) take_order_memory();
+    if (has_fast_rows(table.view())) take_order_memory();
   }
 
   ~CudaRing() override {
