@@ -86,9 +86,10 @@ LookupRank::LookupRank(const LookupBenchOptions& options, Communicator& comm)
       stream_(Stream::create(device_)),
       begin_(Event::create(device_)),
       end_(Event::create(device_)),
-      ids_(filled(device_, random_ids(kIdSets * (options.in_graph ? kReadsInGraph : 1) *
-                                          max_tokens_ * kLookupColumns,
-                                      table_.spec().num_rows, comm.rank()))),
+      ids_(filled(device_,
+                  random_ids(std::int64_t{kIdSets} * (options.in_graph ? kReadsInGraph : 1) *
+                                 max_tokens_ * kLookupColumns,
+                             table_.spec().num_rows, comm.rank()))),
       graph_ids_(Buffer::zeros(device_, options.in_graph ? ids_.bytes() / kIdSets : 0)),
       out_(Buffer::zeros(device_, static_cast<std::size_t>(max_tokens_) * kLookupColumns *
                                       kLookupDim * sizeof(BF16))),
@@ -98,8 +99,8 @@ LookupRank::LookupRank(const LookupBenchOptions& options, Communicator& comm)
 RowIds LookupRank::ids(std::int64_t tokens) {
   const bool in_graph = graph_ids_.bytes() > 0;
   const std::int64_t set = turn_++ % (in_graph ? kReadsInGraph : kIdSets);
-  Buffer& sets = in_graph ? graph_ids_ : ids_;
-  return {.data = sets.as<std::int32_t>().data() + set * max_tokens_ * kLookupColumns,
+  const Buffer& sets = in_graph ? graph_ids_ : ids_;
+  return {.data = sets.as<const std::int32_t>().data() + set * max_tokens_ * kLookupColumns,
           .tokens = tokens,
           .columns = kLookupColumns,
           .token_stride = kLookupColumns};
