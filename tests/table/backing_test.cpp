@@ -10,7 +10,6 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "penstock/core/error.hpp"
 #include "penstock/table/table.hpp"
 #include "support/huge_pages.hpp"
+#include "support/opened_tables.hpp"
 #include "support/process_state.hpp"
 #include "support/temp_dir.hpp"
 #include "support/vector_rows.hpp"
@@ -35,48 +35,24 @@ namespace {
 using detail::Stage;
 using testing::HasSubstr;
 
-struct BackedTable {
-  std::optional<Table> table;
-  std::optional<ErrorCode> code;
-  std::string message;
-};
+using test::make_rows;
 
 /// Opens a table of `rows` on every rank of a thread group.
-std::vector<BackedTable> open_with(int ranks, const TableSpec& spec,
-                                   const std::shared_ptr<const RowSource>& rows,
-                                   HostBacking backing,
-                                   const std::function<void(int, TableOptions&)>& change = {}) {
-  std::vector<BackedTable> outcomes(static_cast<std::size_t>(ranks));
-  run_thread_group(ranks, [&](Communicator& comm) {
-    TableOptions options{.placement = Placement::HostShared, .group = &comm, .backing = backing};
-    if (change) change(comm.rank(), options);
-    auto& outcome = outcomes[static_cast<std::size_t>(comm.rank())];
-    try {
-      outcome.table = Table::open(spec, rows, options);
-    } catch (const Error& error) {
-      outcome.code = error.code();
-      outcome.message = error.what();
-    }
+std::vector<test::OpenedTable> open_with(
+    int ranks, const TableSpec& spec, const std::shared_ptr<const RowSource>& rows,
+    HostBacking backing, const std::function<void(int, TableOptions&)>& change = {}) {
+  return test::open_on_ranks(ranks, spec, rows, [&](int rank, TableSpec&, TableOptions& options) {
+    options.backing = backing;
+    if (change) change(rank, options);
   });
-  return outcomes;
 }
 
-std::shared_ptr<test::VectorRows> some_rows() {
-  return std::make_shared<test::VectorRows>(test::make_whole_table(64, {101, 103, 107}));
-}
+class Backing : public test::WithoutFaultsAfter<testing::Test> {};
 
-class Backing : public testing::Test {
- protected:
-  ~Backing() override { detail::set_fault_hook({}); }
-};
-
-class HugetlbFault : public testing::TestWithParam<Stage> {
- protected:
-  ~HugetlbFault() override { detail::set_fault_hook({}); }
-};
+class HugetlbFault : public test::WithoutFaultsAfter<testing::TestWithParam<Stage>> {};
 
 TEST_F(Backing, ThatIsNamedIsTaken) {
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   const auto spec = test::spec_of(rows->table());
   for (const auto& outcome : open_with(2, spec, rows, HostBacking::Memfd)) {
     ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
@@ -86,7 +62,7 @@ TEST_F(Backing, ThatIsNamedIsTaken) {
 }
 
 TEST_F(Backing, OfASmallTableIsAMemfdAtOnce) {
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   const auto spec = test::spec_of(rows->table());
   for (const auto& outcome : open_with(2, spec, rows, HostBacking::Auto)) {
     ASSERT_TRUE(outcome.table.has_value()) << outcome.message;
@@ -99,7 +75,7 @@ TEST_F(Backing, OfHugePagesHoldsTheRowsOnEveryRank) {
   const test::HugePages pages(4);
   if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
   const std::int64_t free_pages = test::HugePages::free_pages();
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   {
     const auto outcomes = open_with(3, test::spec_of(rows->table()), rows, HostBacking::Hugetlb);
     for (const auto& outcome : outcomes) {
@@ -128,7 +104,7 @@ detail::UniqueFd open_mapped_file(const void* address) {
 
 TEST_F(Backing, IsSealedOnceTheTableIsOpen) {
   const test::HugePages pages(4);
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   for (const HostBacking backing : {HostBacking::Memfd, HostBacking::Hugetlb}) {
     if (backing == HostBacking::Hugetlb && !pages.are_there()) {
       std::printf("not with hugetlb: %s\n", test::HugePages::kWhyNot);
@@ -145,7 +121,7 @@ TEST_F(Backing, IsSealedOnceTheTableIsOpen) {
 }
 
 TEST_F(Backing, OfHugePagesMayHoldNothing) {
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   const auto outcomes =
       open_with(2, test::spec_of(rows->table()), rows, HostBacking::Hugetlb,
                 [](int, TableOptions& options) { options.shard = {.index = 0, .count = 400}; });
@@ -172,7 +148,7 @@ TEST_F(Backing, ThatCannotBeHadIsAnErrorOnAllRanks) {
 }
 
 TEST_F(Backing, OfTheCudaDriverNeedsAGpu) {
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   const auto outcomes = open_with(2, test::spec_of(rows->table()), rows, HostBacking::CuMem);
   EXPECT_EQ(outcomes[0].code, ErrorCode::Unsupported);
   EXPECT_EQ(outcomes[1].code, ErrorCode::PeerFailed);
@@ -183,7 +159,7 @@ TEST_F(Backing, OfTheCudaDriverNeedsAGpu) {
 }
 
 TEST_F(Backing, IsOfHostSharedOnly) {
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   for (const Placement placement : {Placement::Host, Placement::File, Placement::Device}) {
     const auto outcomes =
         open_with(2, test::spec_of(rows->table()), rows, HostBacking::Memfd,
@@ -197,7 +173,7 @@ TEST_F(Backing, IsOfHostSharedOnly) {
 }
 
 TEST_F(Backing, MustBeTheSameOnAllRanks) {
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   const auto outcomes = open_with(2, test::spec_of(rows->table()), rows, HostBacking::Auto,
                                   [](int rank, TableOptions& options) {
                                     if (rank == 1) options.backing = HostBacking::Memfd;
@@ -213,7 +189,7 @@ TEST_P(HugetlbFault, LeavesNothing) {
   if (!pages.are_there()) GTEST_SKIP() << test::HugePages::kWhyNot;
   const std::int64_t free_pages = test::HugePages::free_pages();
   const int descriptors = test::open_descriptors();
-  const auto rows = some_rows();
+  const auto rows = make_rows();
   const auto spec = test::spec_of(rows->table());
   for (int failing_rank = 0; failing_rank < 2; ++failing_rank) {
     detail::set_fault_hook([&](int rank, Stage at) {

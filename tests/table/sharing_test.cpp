@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -19,6 +18,7 @@
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
 #include "penstock/table/table.hpp"
+#include "support/opened_tables.hpp"
 #include "support/process_state.hpp"
 #include "support/vector_rows.hpp"
 #include "table/sharing/fault_injection.hpp"
@@ -29,45 +29,17 @@ namespace {
 using detail::Stage;
 using testing::HasSubstr;
 
-struct Outcome {
-  std::optional<Table> table;
-  std::optional<ErrorCode> code;
-  std::string message;
-};
+using test::make_rows;
+using test::OptionsOfRank;
 
-using OptionsOfRank = std::function<void(int rank, TableSpec& spec, TableOptions& options)>;
-
-/// Opens one table on every rank of a thread group; gives what each rank got.
-std::vector<Outcome> open_on_ranks(int ranks, const std::shared_ptr<test::VectorRows>& rows,
-                                   const OptionsOfRank& change = {},
-                                   const CommOptions& comm_options = {}) {
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
-  run_thread_group(
-      ranks,
-      [&](Communicator& comm) {
-        TableSpec spec = test::spec_of(rows->table());
-        TableOptions options{.placement = Placement::HostShared, .group = &comm};
-        if (change) change(comm.rank(), spec, options);
-        auto& outcome = outcomes[static_cast<std::size_t>(comm.rank())];
-        try {
-          outcome.table = Table::open(spec, rows, options);
-        } catch (const Error& error) {
-          outcome.code = error.code();
-          outcome.message = error.what();
-        }
-      },
-      comm_options);
-  return outcomes;
+std::vector<test::OpenedTable> open_on_ranks(int ranks,
+                                             const std::shared_ptr<test::VectorRows>& rows,
+                                             const OptionsOfRank& change = {},
+                                             const CommOptions& comm_options = {}) {
+  return test::open_on_ranks(ranks, test::spec_of(rows->table()), rows, change, comm_options);
 }
 
-std::shared_ptr<test::VectorRows> make_rows() {
-  return std::make_shared<test::VectorRows>(test::make_whole_table(64, {101, 103, 107}));
-}
-
-class SharedTable : public testing::Test {
- protected:
-  ~SharedTable() override { detail::set_fault_hook({}); }
-};
+class SharedTable : public test::WithoutFaultsAfter<testing::Test> {};
 
 TEST_F(SharedTable, IsLoadedByOneRankAndReadByAll) {
   for (const int ranks : {1, 2, 3, 8}) {
@@ -185,10 +157,7 @@ void PrintTo(const InjectedFault& fault, std::ostream* out) {
   *out << to_string(fault.stage) << "_on_rank_" << fault.rank;
 }
 
-class SharedTableFault : public testing::TestWithParam<InjectedFault> {
- protected:
-  ~SharedTableFault() override { detail::set_fault_hook({}); }
-};
+class SharedTableFault : public test::WithoutFaultsAfter<testing::TestWithParam<InjectedFault>> {};
 
 TEST_P(SharedTableFault, RaisesOnEveryRankWithRankAndStageAndLeavesNothing) {
   const auto [stage, failing_rank] = GetParam();

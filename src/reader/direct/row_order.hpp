@@ -21,8 +21,8 @@ struct OrderedRow {
   std::uint32_t staging_row = 0;
 };
 
-/// Bits of a window's number. 4,096 windows: one of the largest tables is 24 MiB. The sort takes 8 bits a
-/// pass; the windows of one pass are too large for a table of 94 GiB, a third pass gains nothing.
+/// Bits of a window's number: of 4,096 windows, one of a table of 94 GiB is 24 MiB. The sort takes 8
+/// bits a pass; the windows of one pass are too large for such a table, a third pass gains nothing.
 inline constexpr int kWindowBits = 12;
 
 /// Bytes from the first row of a shard to its last.
@@ -40,7 +40,8 @@ std::size_t order_bytes(std::int64_t rows);
 /// Sorts the rows of a read on the current device by where they lie. The result lies in
 /// `workspace`, [tokens * local_columns]; rows of tokens past *num_tokens are somewhere in it.
 ///
-/// Range:  a table of one part; `workspace` of order_bytes() bytes, aligned to 256; window_bits 1 to 16.
+/// Range:  a table of one part; `workspace` of order_bytes() bytes, aligned to 256; window_bits from
+///         1 to 16.
 /// Async:  a few kernels on `stream`. Legal in capture once load_order_kernels() has run.
 const OrderedRow* order_rows(const TableView& table, const RowIds& ids,
                              std::span<std::byte> workspace, StreamRef stream,
