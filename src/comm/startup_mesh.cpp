@@ -39,8 +39,9 @@ class Reception {
 
   void receive(std::size_t expected, Deadline deadline) {
     while (num_accepted_ < expected) {
-      wait(deadline);
+      // Before the wait: what has been heard of already wakes nobody any more.
       channel_.check();
+      wait(deadline);
       while (UniqueFd socket = listener_.accept()) callers_.push_back({std::move(socket), {}});
       for (Caller& caller : callers_) hear(caller);
       std::erase_if(callers_, [](const Caller& caller) { return !caller.socket; });

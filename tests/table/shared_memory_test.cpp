@@ -173,21 +173,23 @@ TEST(FdServer, HandsOutAsManyAsAMessageHoldsInTheirOrder) {
 }
 
 TEST(FdServer, SaysSoWhereTheAskerHasNoRoomForAll) {
+  const int descriptors = test::open_descriptors();
   std::vector<UniqueFd> fds;
   for (std::size_t i = 0; i < 40; ++i) fds.push_back(SharedMemory::create(1).read_only_fd());
-  const FdServer server(std::move(fds));
-  const int descriptors = test::open_descriptors();
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit tight{static_cast<rlim_t>(descriptors) + 20, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
   std::string message;
-  try {
-    receive_fds(server.address(), StopFlag{});
-  } catch (const Error& error) {
-    message = error.what();
+  {
+    const FdServer server(std::move(fds));
+    const rlimit tight{static_cast<rlim_t>(descriptors) + 40 + 20, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    try {
+      receive_fds(server.address(), StopFlag{});
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   }
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_THAT(message,
               testing::HasSubstr("of 40 descriptors; needed: a higher limit of open files"));
   EXPECT_EQ(test::open_descriptors(), descriptors);  // those that came are closed again
