@@ -77,7 +77,8 @@ int wait_for_work(int launcher, int rank) {
 }
 
 TEST_F(RunOrdeal, GivesUpARankThatStandsStill) {
-  test::TimedCommand command = long_run(model_, "0.7");
+  // Long enough that a busy machine lets the other ranks answer in time.
+  test::TimedCommand command = long_run(model_, "4");
   std::thread stopper;
   command.on_start = [&](int launcher) {
     stopper = std::thread([launcher] {
@@ -93,7 +94,7 @@ TEST_F(RunOrdeal, GivesUpARankThatStandsStill) {
   for (const int rank : {0, 2}) {
     const auto* line = result.find(fmt::format("[rank {}] penstock: error: ", rank));
     ASSERT_NE(line, nullptr) << result.text();
-    EXPECT_THAT(line->text, HasSubstr("rank 1 failed: did not answer within 700 ms"));
+    EXPECT_THAT(line->text, HasSubstr("rank 1 failed: did not answer within 4000 ms"));
   }
   expect_nothing_left();
 }
