@@ -386,7 +386,7 @@ TEST_P(CommunicatorContract, LetsRanksLeaveAfterTheLastCall) {
 }
 
 TEST_P(CommunicatorPeersContract, GivesUpASilentRankAtTheDeadline) {
-  constexpr CommOptions kHasty{.deadline = std::chrono::milliseconds(250)};
+  constexpr CommOptions kHasty{.deadline = std::chrono::milliseconds(500)};
   on_every_rank(
       [&](Communicator& comm) {
         comm.barrier();

@@ -227,9 +227,9 @@ TEST_F(SharedTable, AFallbackIsTakenAlikeOnAllRanks) {
 TEST_F(SharedTable, AStageMayLastLongerThanTheGroupsDeadline) {
   const auto rows = make_rows();
   rows->before_read = [](std::int64_t) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2000));
   };
-  const CommOptions options{.deadline = std::chrono::milliseconds(600)};
+  const CommOptions options{.deadline = std::chrono::milliseconds(1000)};
   for (const auto& outcome : open_on_ranks(2, rows, {}, options)) {
     EXPECT_TRUE(outcome.table.has_value()) << outcome.message;
   }
