@@ -13,6 +13,7 @@
 #include "cli/run/engram_run.hpp"
 #include "cli/run/gate_run.hpp"
 #include "cli/run/layer_output.hpp"
+#include "cli/run/model_options.hpp"
 #include "cli/run/report.hpp"
 #include "cli/run/run_arguments.hpp"
 #include "cli/run/run_options.hpp"
@@ -54,19 +55,10 @@ int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
                 "run: --engine nccl moves rows between GPUs, needed: --device cuda");
   }
   agree(world, settings_of(options));
-  if (!options.out.empty()) make_output_directory(world, options.out);
   const ModelDir model = ModelDir::open(options.model);
   const bool has_engram = model.config().engram.has_value();
-  if (!has_engram && !model.config().gate) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("{}: config.json has neither engram_* keys nor a gated attention",
-                            model.path().string()));
-  }
-  if (!has_engram && options.backing != HostBacking::Auto) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("run: --backing {} is for tables, {} has gates alone",
-                            to_string(options.backing), model.path().string()));
-  }
+  check_model_options(options, model);
+  if (!options.out.empty()) make_output_directory(world, options.out);
   const json ranks = gather_ranks(
       world, has_engram ? run_engram(options, model, world) : run_gates(options, model, world));
   if (world.rank() != 0) return kExitOk;
@@ -86,6 +78,9 @@ int run_rank(Communicator& world, const RunOptions& options, bool is_json) {
   return is_verified(report) ? kExitOk : kExitVerificationFailed;
 }
 
+constexpr const char* kForTables = "Tables only (Engram)";
+constexpr const char* kForGates = "Gates only";
+
 void add_parallel_options(CLI::App& command, RunOptions& options) {
   command.add_option("--tp", options.parallel.tp, "tensor-parallel ranks")
       ->check(CLI::PositiveNumber);
@@ -99,9 +94,12 @@ void add_parallel_options(CLI::App& command, RunOptions& options) {
       ->check(CLI::PositiveNumber);
   command.add_option("--pp-cuts", options.pp_cuts, "first layer of each later stage")
       ->delimiter(',');
-  command.add_flag("--sp", options.is_sequence_parallel,
-                   "sequence parallel: each tp rank keeps a chunk");
-  command.add_flag("--dp-shard", options.shards_over_dp, "spread private tables over dp ranks too");
+  command
+      .add_flag("--sp", options.is_sequence_parallel,
+                "sequence parallel: each tp rank keeps a chunk")
+      ->group(kForTables);
+  command.add_flag("--dp-shard", options.shards_over_dp, "spread private tables over dp ranks too")
+      ->group(kForTables);
 }
 
 void add_options(CLI::App& command, RunArguments& arguments) {
@@ -118,16 +116,19 @@ void add_options(CLI::App& command, RunArguments& arguments) {
       ->check(CLI::NonNegativeNumber);
   add_parallel_options(command, options);
   command.add_option("--placement", arguments.placement, "where rows live")
-      ->check(CLI::IsMember({"auto", "device", "peer", "host", "host_shared", "file"}));
+      ->check(CLI::IsMember({"auto", "device", "peer", "host", "host_shared", "file"}))
+      ->group(kForTables);
   command.add_option("--backing", arguments.backing, "what the memory of host_shared is made of")
-      ->check(CLI::IsMember({"auto", "cumem", "hugetlb", "memfd"}));
+      ->check(CLI::IsMember({"auto", "cumem", "hugetlb", "memfd"}))
+      ->group(kForTables);
   command.add_option("--reader", arguments.reader, "how rows are read")
       ->check(CLI::IsMember({"direct"}));
   command
       .add_option("--strategy", options.strategy,
                   "how gates are computed (auto, or replicated with PENSTOCK_GATE_PCP_SHARD=0)")
       ->check(CLI::IsMember(
-          {"auto", "replicated", "k_shard", "n_shard", "weight_gather", "identical_rows"}));
+          {"auto", "replicated", "k_shard", "n_shard", "weight_gather", "identical_rows"}))
+      ->group(kForGates);
   command.add_flag("--processes", options.uses_processes, "each rank a process, not a thread");
   // Given by this command to the ranks that it starts.
   command.add_option("--echo-exit-code", options.echo_exit_code)->group("");
@@ -138,17 +139,22 @@ void add_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("--device", arguments.device, "where the work runs")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--layers", options.layers, "serve only these layers")->delimiter(',');
-  command.add_option("--rows", arguments.rows, "random:SEED makes rows up instead of reading them");
+  command.add_option("--rows", arguments.rows, "random:SEED makes rows up instead of reading them")
+      ->group(kForTables);
   command.add_option("--token-map", options.token_map,
                      "tokenizer.json, saved token map, or identity (the model's tokenizer)");
-  command.add_option("--inputs", options.inputs, "safetensors with hidden.<layer>");
+  command.add_option("--inputs", options.inputs,
+                     "safetensors with hidden.<layer>, or x.<layer> and attn_out.<layer>");
   command
       .add_option("--stand-in", options.stand_in,
                   "matrix products that stand in for each decoder layer before ours (1)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->group(kForTables);
   command.add_flag("--verify", options.verifies, "compare with the unsharded layer");
-  command.add_flag("--allow-fallback", options.may_fall_back,
-                   "take another placement if this one cannot be had");
+  command
+      .add_flag("--allow-fallback", options.may_fall_back,
+                "take another placement if this one cannot be had")
+      ->group(kForTables);
   command.add_option("--out", options.out, "write layer<ID>.safetensors here");
   command.add_flag("--json", arguments.is_json, "report as JSON");
 }

@@ -154,14 +154,29 @@ TEST_F(RunCommand, RefusesBadInputWithOneLine) {
                "500");
 }
 
-TEST_F(RunCommand, RefusesABackingWhereThereIsNoTable) {
+TEST_F(RunCommand, RefusesOptionsOfTablesWhereThereIsNone) {
   const std::string gates = (scratch_->path() / "gates").string();
   const auto made =
       run_penstock("make-model '" + gates + "' --like hy-v4-preview --hidden 64 --heads 2");
   ASSERT_EQ(made.exit_code, 0) << made.err;
   const std::string command = "run '" + gates + "' --tokens '" + tokens_ + "' ";
-  EXPECT_EQ(run_penstock(command).exit_code, 0);
-  expect_error(run_penstock(command + "--backing memfd"), 3, "--backing memfd is for tables");
+  EXPECT_EQ(run_penstock(command + "--strategy replicated").exit_code, 0);
+  for (const std::string option :
+       {"--placement host", "--placement host_shared", "--backing memfd", "--allow-fallback",
+        "--dp-shard", "--sp", "--rows", "--stand-in"}) {
+    const std::string value = option == "--rows" ? " random:7" : option == "--stand-in" ? " 3" : "";
+    expect_error(run_penstock(command + option + value), 3,
+                 "run: " + option + " is for tables, " + gates + " has gates alone");
+  }
+  expect_error(run_penstock(command + "--dp-shard --placement file --dp 2"), 3,
+               "--placement file, --dp-shard are for tables");
+}
+
+TEST_F(RunCommand, RefusesAStrategyWhereThereIsNoGate) {
+  for (const std::string strategy : {"auto", "k_shard"}) {
+    expect_error(run("--strategy " + strategy), 3,
+                 "run: --strategy " + strategy + " is for gates, " + model_ + " has tables alone");
+  }
 }
 
 TEST_F(RunCommand, RefusesUnknownWordsAsUsage) {
