@@ -15,5 +15,5 @@ function(penstock_add_test folder)
     set(arg_LABELS unit)
   endif()
   gtest_discover_tests(${target} TEST_PREFIX "${folder}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 120 LABELS "${arg_LABELS}")
+                       PROPERTIES TIMEOUT 300 LABELS "${arg_LABELS}")
 endfunction()
