@@ -14,7 +14,9 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
+#include "comm/absent_ranks.hpp"
 #include "comm/socket.hpp"
 #include "core/environment.hpp"
 #include "core/unique_fd.hpp"
@@ -23,12 +25,18 @@
 namespace penstock {
 namespace {
 
+using detail::AbsentRanks;
 using detail::Deadline;
 using detail::UniqueFd;
 using Clock = std::chrono::steady_clock;
 
 // A line that long is cut: a rank that never ends its line must not fill the memory.
 constexpr std::size_t kMaxLineBytes = 64U << 10U;
+// Messages of one rank between two looks at the others: one that never stops talking must not keep
+// the launcher from them.
+constexpr int kReadsAtOnce = 16;
+// What a pipe can hold at most, unless root has raised it: what a rank that has ended has left there.
+constexpr int kReadsOfWholePipe = 256;
 // The end of a process shows at its closed pipe, unless a child of its own keeps that open. From
 // there to its last breath is less than a millisecond.
 constexpr auto kReapInterval = std::chrono::milliseconds(100);
@@ -89,6 +97,7 @@ struct Child {
   int rank = 0;
   pid_t pid = -1;
   UniqueFd stderr_end;
+  UniqueFd report_end;  ///< Until the program runs; says why it cannot.
   std::string line = {};
   bool has_ended = false;
 };
@@ -96,7 +105,9 @@ struct Child {
 /// All ranks. Whatever happens, none outlives this object.
 class Children {
  public:
-  explicit Children(const LaunchOptions& options) : options_(options) {}
+  Children(const std::vector<std::string>& argv, const LaunchOptions& options)
+      : argv_(argv),
+        options_(options) {}
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
   ~Children() {
@@ -106,8 +117,8 @@ class Children {
     }
   }
 
-  void start(const std::vector<std::string>& argv, int rank, int size, const std::string& address) {
-    std::vector<std::string> arguments = argv;
+  void start(int rank, int size, const std::string& address) {
+    std::vector<std::string> arguments = argv_;
     std::vector<std::string> environment = make_environment(rank, size, address);
     const auto argument_pointers = pointers_to(arguments);
     const auto environment_pointers = pointers_to(environment);
@@ -125,9 +136,12 @@ class Children {
     const pid_t pid = ::fork();
     if (pid < 0) throw system_error("fork");
     if (pid == 0) become_rank(plan);
-    children_.push_back({.rank = rank, .pid = pid, .stderr_end = std::move(messages.read_end)});
-    ::fcntl(children_.back().stderr_end.get(), F_SETFL, O_NONBLOCK);
-    check_started(report, argv[0]);
+    ::fcntl(messages.read_end.get(), F_SETFL, O_NONBLOCK);
+    ::fcntl(report.read_end.get(), F_SETFL, O_NONBLOCK);
+    children_.push_back({.rank = rank,
+                         .pid = pid,
+                         .stderr_end = std::move(messages.read_end),
+                         .report_end = std::move(report.read_end)});
   }
 
   std::vector<int> process_ids() const {
@@ -148,9 +162,9 @@ class Children {
     }
   }
 
-  /// Waits for messages or for an end, at most until `deadline`, and gives who ended.
-  std::vector<ProcessEnd> wait(Deadline deadline) {
-    std::vector<pollfd> waiting;
+  /// Waits for messages, for an end or for one of `waiting`, at most until `deadline`, and gives
+  /// who ended.
+  std::vector<ProcessEnd> wait(Deadline deadline, std::vector<pollfd> waiting) {
     auto interval = kReapInterval;
     for (const Child& child : children_) {
       if (child.stderr_end) {
@@ -158,12 +172,16 @@ class Children {
       } else if (!child.has_ended) {
         interval = kShortReapInterval;
       }
+      if (child.report_end) {
+        waiting.push_back({.fd = child.report_end.get(), .events = POLLIN, .revents = 0});
+      }
     }
     const Deadline next = std::min(deadline, Clock::now() + interval);
     ::poll(waiting.data(), waiting.size(), detail::poll_timeout(next));
     std::vector<ProcessEnd> ends;
     for (Child& child : children_) {
-      read_messages(child);
+      check_started(child);
+      read_messages(child, kReadsAtOnce);
       if (const auto end = reap(child)) ends.push_back(*end);
     }
     return ends;
@@ -185,31 +203,33 @@ class Children {
     return entries;
   }
 
-  /// The report pipe closes without a word when exec has succeeded.
-  static void check_started(Pipe& report, const std::string& program) {
-    report.write_end.reset();
+  /// The report pipe closes without a word when exec has succeeded. It is not waited for: a process
+  /// can be stopped before that.
+  void check_started(Child& child) const {
+    if (!child.report_end) return;
     int code = 0;
-    ssize_t count = 0;
-    do count = ::read(report.read_end.get(), &code, sizeof(code));
-    while (count < 0 && errno == EINTR);
+    const ssize_t count = ::read(child.report_end.get(), &code, sizeof(code));
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    child.report_end.reset();
     if (count == 0) return;
     errno = count == sizeof(code) ? code : EIO;
-    throw system_error("cannot start " + program);
+    throw system_error("cannot start " + argv_[0]);
   }
 
-  void read_messages(Child& child) {
+  void read_messages(Child& child, int most_reads) {
     std::array<char, 4096> buffer{};
-    while (child.stderr_end) {
+    for (int i = 0; i < most_reads && child.stderr_end; ++i) {
       const ssize_t count = ::read(child.stderr_end.get(), buffer.data(), buffer.size());
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) return;
-      if (count == 0) {
-        child.stderr_end.reset();
-        break;
-      }
+      if (count == 0) return end_messages(child);
       take(child, std::string_view(buffer.data(), static_cast<std::size_t>(count)));
     }
-    if (!child.line.empty()) pass_on(child);
+  }
+
+  void end_messages(Child& child) {
+    child.stderr_end.reset();
+    if (!child.line.empty()) pass_on(child);  // a last one that does not end with its line
   }
 
   void take(Child& child, std::string_view text) {
@@ -229,15 +249,16 @@ class Children {
     int status = 0;
     if (::waitpid(child.pid, &status, WNOHANG) != child.pid) return std::nullopt;
     child.has_ended = true;
-    read_messages(child);
-    child.stderr_end.reset();  // what a grandchild still says is not the rank's
-    if (!child.line.empty()) pass_on(child);
+    check_started(child);
+    read_messages(child, kReadsOfWholePipe);
+    end_messages(child);  // what a grandchild still says is not the rank's
     ProcessEnd end{.rank = child.rank};
     if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
     if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
     return end;
   }
 
+  const std::vector<std::string>& argv_;
   const LaunchOptions& options_;
   std::vector<Child> children_;
 };
@@ -245,14 +266,19 @@ class Children {
 /// Decides whom to end when, and who failed first.
 class Supervision {
  public:
-  Supervision(Children& children, int size, const LaunchOptions& options)
+  Supervision(Children& children, int size, const std::string& address,
+              const LaunchOptions& options)
       : children_(children),
         options_(options),
+        absent_(address),
         result_{.ends = std::vector<ProcessEnd>(static_cast<std::size_t>(size))} {}
 
   LaunchResult run() {
     while (children_.is_any_alive()) {
-      for (const ProcessEnd& end : children_.wait(next_signal_at_)) record(end);
+      std::vector<pollfd> waiting;
+      absent_.add_to(waiting);
+      for (const ProcessEnd& end : children_.wait(next_signal_at_, std::move(waiting))) record(end);
+      absent_.tell(first_to_end_);
       if (Clock::now() >= next_signal_at_) send_next_signal();
     }
     return result_;
@@ -261,12 +287,15 @@ class Supervision {
  private:
   void record(const ProcessEnd& end) {
     result_.ends[static_cast<std::size_t>(end.rank)] = end;
+    absent_.add(end.rank);
+    if (first_to_end_ < 0) first_to_end_ = end.rank;
     if (!end.is_failure() || next_signal_ == SIGKILL) return;  // after SIGTERM it was us
     if (next_signal_at_ == Deadline::max()) next_signal_at_ = Clock::now() + options_.settle;
     const bool is_echo = end.signal == 0 && end.exit_code == options_.echo_exit_code;
     if (!result_.first_failure || (is_only_echo_ && !is_echo)) {
       result_.first_failure = end;
       is_only_echo_ = is_echo;
+      if (!is_echo) first_to_end_ = end.rank;
     }
   }
 
@@ -278,7 +307,9 @@ class Supervision {
 
   Children& children_;
   const LaunchOptions& options_;
+  AbsentRanks absent_;
   LaunchResult result_;
+  int first_to_end_ = -1;  ///< The first that failed, as soon as one has.
   bool is_only_echo_ = false;
   int next_signal_ = SIGTERM;
   Deadline next_signal_at_ = Deadline::max();
@@ -301,10 +332,10 @@ LaunchResult launch_processes(const std::vector<std::string>& argv, int size,
   expects(size >= 1, fmt::format("launch_processes: size is {}, must be at least 1", size));
   const std::string address =
       options.address.empty() ? "unix:@penstock-" + detail::random_token() : options.address;
-  Children children(options);
-  for (int rank = 0; rank < size; ++rank) children.start(argv, rank, size, address);
+  Children children(argv, options);
+  for (int rank = 0; rank < size; ++rank) children.start(rank, size, address);
   if (options.on_started) options.on_started(children.process_ids());
-  return Supervision(children, size, options).run();
+  return Supervision(children, size, address, options).run();
 }
 
 std::string own_executable() {

@@ -52,6 +52,17 @@ std::unique_ptr<StartupChannel> open_star_as_hub(int size, Listener listener,
 std::unique_ptr<StartupChannel> open_star_as_leaf(int rank, int size, const SocketAddress& hub,
                                                   const CommOptions& options);
 
+// For whoever started the ranks, and sees one end that the others still expect.
+
+/// What the ranks of a star say of one that has ended before it came.
+std::string describe_absence(int rank);
+
+/// Tells the hub, if one listens now, that `rank` will not come. Does not wait.
+bool tell_hub_of_absence(const SocketAddress& hub, int rank);
+
+/// Tells a leaf that has come to where no hub is any more that `rank` has ended.
+void tell_leaf_of_absence(UniqueFd socket, int rank);
+
 /// Connections of one rank to the others of its group; empty at its own place.
 struct Mesh {
   std::vector<UniqueFd> links;  ///< For PeerLinks.

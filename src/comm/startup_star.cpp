@@ -15,7 +15,8 @@ namespace {
 
 using Bytes = StartupChannel::Bytes;
 
-constexpr std::uint64_t kMagic = 0x314B434F54534E50;  // "PNSTOCK1"
+constexpr std::uint64_t kMagic = 0x314B434F54534E50;        // "PNSTOCK1"
+constexpr std::uint64_t kAbsentMagic = 0x31544E4553424150;  // "PABSENT1": `rank` will not come
 // Addresses and tokens of a thousand ranks are far smaller; more is not ours.
 constexpr std::uint64_t kMaxFrameBytes = 64ULL << 20;
 
@@ -105,6 +106,13 @@ class Wire {
   std::size_t payload_have_ = 0;
 };
 
+void send_error(const Wire& wire, ErrorCode code, std::string_view text) {
+  // A second is plenty for a small frame; a rank that cannot take it is past help.
+  const Deadline deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  (void)wire.send({.bytes = text.size(), .is_error = 1, .code = static_cast<std::int32_t>(code)},
+                  std::as_bytes(std::span(text)), deadline);
+}
+
 Bytes pack(const std::vector<Bytes>& parts) {
   Bytes packed;
   for (const Bytes& part : parts) {
@@ -155,14 +163,13 @@ class Hub final : public StartupChannel {
   std::vector<Bytes> all_gather(std::span<const std::byte> mine) override {
     const Deadline deadline = deadline_from_now();
     const auto is_waiting = [](const Wire& wire) { return wire && !wire.is_complete(); };
-    for (;;) {
+    while (read_all()) {
+      check();
       std::vector<pollfd> waiting;
-      for (int r = 1; r < size(); ++r) {
-        Wire& wire = wires_[to_size(r)];
-        if (!wire.read()) fail_all(ErrorCode::PeerFailed, describe_loss(r));
+      add_to(waiting);  // also those that have sent theirs: they can die as well
+      for (const Wire& wire : wires_) {
         if (is_waiting(wire)) waiting.push_back({.fd = wire.get(), .events = POLLIN, .revents = 0});
       }
-      if (waiting.empty()) break;
       if (::poll(waiting.data(), waiting.size(), poll_timeout(deadline)) == 0) {
         fail_late([&](int r) { return is_waiting(wires_[to_size(r)]); });
       }
@@ -205,6 +212,17 @@ class Hub final : public StartupChannel {
     return std::chrono::steady_clock::now() + options_.start_deadline;
   }
 
+  /// Takes what has arrived. True if more must come.
+  bool read_all() {
+    bool is_waiting = false;
+    for (int r = 1; r < size(); ++r) {
+      Wire& wire = wires_[to_size(r)];
+      if (!wire.read()) fail_all(ErrorCode::PeerFailed, describe_loss(r));
+      is_waiting = is_waiting || !wire.is_complete();
+    }
+    return is_waiting;
+  }
+
   static std::string describe_loss(int rank) {
     return fmt::format("start-up: rank {} failed: its process ended or its connection broke", rank);
   }
@@ -212,12 +230,11 @@ class Hub final : public StartupChannel {
   /// Accepts connections until every rank has said hello.
   void admit_all() {
     const Deadline deadline = deadline_from_now();
-    std::vector<Caller> callers;
     const auto is_missing = [&](int r) { return !wires_[to_size(r)]; };
     const auto is_absent = [](const Wire& wire) { return !wire; };
     while (std::any_of(wires_.begin() + 1, wires_.end(), is_absent)) {
       std::vector<pollfd> waiting{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
-      for (const Caller& caller : callers) {
+      for (const Caller& caller : callers_) {
         waiting.push_back({.fd = caller.socket.get(), .events = POLLIN, .revents = 0});
       }
       add_to(waiting);
@@ -225,9 +242,19 @@ class Hub final : public StartupChannel {
         fail_late(is_missing);
       }
       check();
-      while (UniqueFd socket = listener_.accept()) callers.push_back({std::move(socket), {}});
-      for (Caller& caller : callers) hear(caller);
-      std::erase_if(callers, [](const Caller& caller) { return !caller.socket; });
+      while (UniqueFd socket = accept()) callers_.push_back({std::move(socket), {}});
+      for (Caller& caller : callers_) hear(caller);
+      std::erase_if(callers_, [](const Caller& caller) { return !caller.socket; });
+    }
+    callers_.clear();
+  }
+
+  UniqueFd accept() {
+    try {
+      return listener_.accept();
+    } catch (const Error& error) {
+      tell_all(ErrorCode::PeerFailed, fmt::format("start-up: rank 0 failed: {}", error.what()));
+      throw;
     }
   }
 
@@ -242,7 +269,15 @@ class Hub final : public StartupChannel {
     StarHello hello;
     std::memcpy(&hello, caller.received.data(), sizeof(hello));
     Wire wire(std::move(caller.socket));
-    if (hello.magic == kMagic) admit(hello, std::move(wire));  // else a stranger: sent away
+    if (hello.magic == kMagic) return admit(hello, std::move(wire));
+    if (hello.magic == kAbsentMagic) miss(hello.rank);
+    // else a stranger: sent away
+  }
+
+  /// One that had come is missed when its connection closes.
+  void miss(int rank) {
+    if (rank < 1 || rank >= size() || wires_[to_size(rank)]) return;
+    fail_all(ErrorCode::PeerFailed, describe_absence(rank));
   }
 
   void admit(const StarHello& hello, Wire wire) {
@@ -260,22 +295,28 @@ class Hub final : public StartupChannel {
     wires_[to_size(hello.rank)] = std::move(wire);
   }
 
-  void send_error(const Wire& wire, ErrorCode code, const std::string& text) const {
-    // A second is plenty for a small frame; a rank that cannot take it is past help.
-    const Deadline deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-    (void)wire.send({.bytes = text.size(), .is_error = 1, .code = static_cast<std::int32_t>(code)},
-                    std::as_bytes(std::span(text)), deadline);
-  }
-
-  [[noreturn]] void fail_all(ErrorCode code, const std::string& text) const {
-    for (const Wire& wire : wires_) {
-      if (wire) send_error(wire, code, text);
-    }
+  [[noreturn]] void fail_all(ErrorCode code, const std::string& text) {
+    tell_all(code, text);
     throw Error(code, text);
   }
 
+  /// Also those that have come and not been admitted: nobody else would tell them.
+  void tell_all(ErrorCode code, const std::string& text) {
+    for (const Wire& wire : wires_) {
+      if (wire) send_error(wire, code, text);
+    }
+    for (Caller& caller : callers_) {
+      if (caller.socket) send_error(Wire(std::move(caller.socket)), code, text);
+    }
+    try {
+      while (UniqueFd socket = listener_.accept()) send_error(Wire(std::move(socket)), code, text);
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch)
+      // No descriptor for them: they notice that the listener goes.
+    }
+  }
+
   template <typename IsLate>
-  [[noreturn]] void fail_late(const IsLate& is_late) const {
+  [[noreturn]] void fail_late(const IsLate& is_late) {
     std::vector<int> late;
     for (int r = 1; r < size(); ++r) {
       if (is_late(r)) late.push_back(r);
@@ -287,7 +328,8 @@ class Hub final : public StartupChannel {
 
   const CommOptions options_;
   const Listener listener_;
-  std::vector<Wire> wires_;  ///< Empty at 0.
+  std::vector<Wire> wires_;      ///< Empty at 0.
+  std::vector<Caller> callers_;  ///< Have not said yet who they are.
 };
 
 class Leaf final : public StartupChannel {
@@ -299,7 +341,8 @@ class Leaf final : public StartupChannel {
         hub_(hub),
         wire_(connect()) {
     const StarHello hello{.rank = rank, .size = size};
-    if (send_some(wire_.get(), std::as_bytes(std::span(&hello, 1))).is_closed) fail();
+    // A hub that takes nothing more has sent its reason: that is read later.
+    (void)send_some(wire_.get(), std::as_bytes(std::span(&hello, 1)));
   }
 
   int rank() const override { return rank_; }
@@ -320,7 +363,11 @@ class Leaf final : public StartupChannel {
       if (wire_.is_complete()) return unpack(wire_.take(), size_);
       if (!is_open || !is_sent) fail();
       pollfd waiting{.fd = wire_.get(), .events = POLLIN, .revents = 0};
-      if (::poll(&waiting, 1, poll_timeout(deadline)) == 0) fail();
+      if (::poll(&waiting, 1, poll_timeout(deadline)) == 0) {
+        throw Error(ErrorCode::PeerFailed,
+                    fmt::format("start-up: rank 0 failed: did not answer within {} ms",
+                                options_.start_deadline.count()));
+      }
     }
   }
 
@@ -357,6 +404,24 @@ class Leaf final : public StartupChannel {
 };
 
 }  // namespace
+
+std::string describe_absence(int rank) {
+  return fmt::format("start-up: rank {} failed: its process ended before it came", rank);
+}
+
+bool tell_hub_of_absence(const SocketAddress& hub, int rank) {
+  try {
+    const UniqueFd socket = connect_to(hub, std::chrono::steady_clock::now());
+    const StarHello hello{.magic = kAbsentMagic, .rank = rank, .size = 0};
+    return !send_some(socket.get(), std::as_bytes(std::span(&hello, 1))).is_closed;
+  } catch (const Error&) {
+    return false;  // nobody listens yet, or any more
+  }
+}
+
+void tell_leaf_of_absence(UniqueFd socket, int rank) {
+  send_error(Wire(std::move(socket)), ErrorCode::PeerFailed, describe_absence(rank));
+}
 
 std::unique_ptr<StartupChannel> open_star_as_hub(int size, Listener listener,
                                                  const CommOptions& options) {

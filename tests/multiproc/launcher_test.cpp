@@ -2,12 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,6 +72,93 @@ TEST(LaunchProcesses, EndsRanksThatDoNotObey) {
   EXPECT_EQ(result.first_failure, (ProcessEnd{.rank = 0, .exit_code = 3}));
   EXPECT_EQ(to_string(result.ends[2]), "rank 2 was killed by signal 9 (Killed)");
 }
+
+/// Waits until a process that only writes has filled its pipe, or is no more.
+void wait_until_blocked(int pid) {
+  for (char state = 'R'; state == 'R';) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string id;
+    std::string name;
+    if (!(stat >> id >> name >> state)) return;
+  }
+}
+
+TEST(LaunchProcesses, IsNotHeldByARankThatNeverStopsTalking) {
+  int talker = 0;
+  int num_lines = 0;
+  LaunchOptions options;
+  options.settle = std::chrono::milliseconds(20);
+  options.on_started = [&](const std::vector<int>& ids) { talker = ids[1]; };
+  options.on_stderr = [&](int, std::string_view) {
+    wait_until_blocked(talker);  // so that its pipe is never found empty
+    if (++num_lines == 100'000) throw std::runtime_error("the launcher only listens");
+  };
+  const auto result = launch_processes({PENSTOCK_RANK_PROGRAM, "talk"}, 2, options);
+  EXPECT_EQ(result.first_failure, (ProcessEnd{.rank = 0, .exit_code = 3}));
+  EXPECT_EQ(result.ends[1], (ProcessEnd{.rank = 1, .signal = SIGTERM}));
+}
+
+std::atomic<int> forks_until_stop = 0;  // NOLINT: what a handler of fork can see
+
+TEST(LaunchProcesses, IsNotHeldByARankThatIsStoppedBeforeItsProgramRuns) {
+  ::pthread_atfork([] { --forks_until_stop; }, nullptr,
+                   [] {
+                     if (forks_until_stop == 0) std::raise(SIGSTOP);
+                   });
+  LaunchOptions options;
+  options.settle = std::chrono::milliseconds(20);
+  forks_until_stop = 2;
+  const auto result = launch_processes({PENSTOCK_RANK_PROGRAM, "talk"}, 2, options);
+  EXPECT_EQ(result.first_failure, (ProcessEnd{.rank = 0, .exit_code = 3}));
+  EXPECT_EQ(result.ends[1], (ProcessEnd{.rank = 1, .signal = SIGTERM}));
+}
+
+// The launcher would end who waits for nothing after five minutes here.
+class AbsentRank : public testing::TestWithParam<int> {
+ protected:
+  /// Everybody but `absent` must say that it is missed.
+  static void expect_missed(const LaunchResult& result, const Lines& lines, int absent) {
+    const std::string what = "rank " + std::to_string(absent) + " failed: ";
+    for (const ProcessEnd& end : result.ends) {
+      if (end.rank == absent) continue;
+      EXPECT_EQ(end, (ProcessEnd{.rank = end.rank, .exit_code = 4})) << to_string(end);
+      EXPECT_THAT(lines[static_cast<std::size_t>(end.rank)],
+                  testing::Contains(testing::HasSubstr("PeerFailed: start-up: " + what)));
+    }
+  }
+
+  static LaunchOptions patient(Lines& lines, int size) {
+    LaunchOptions options = collecting(lines, size);
+    options.settle = std::chrono::minutes(5);
+    return options;
+  }
+};
+
+TEST_P(AbsentRank, IsMissedAtOnceForWantOfDescriptors) {
+  const int size = 4;
+  Lines lines;
+  const auto result =
+      launch_processes({PENSTOCK_RANK_PROGRAM, "stay-away", std::to_string(GetParam()), "poor"},
+                       size, patient(lines, size));
+  EXPECT_EQ(result.first_failure, (ProcessEnd{.rank = GetParam(), .exit_code = 3}));
+  EXPECT_THAT(lines[static_cast<std::size_t>(GetParam())],
+              testing::Contains(testing::HasSubstr("Too many open files")));
+  expect_missed(result, lines, GetParam());
+}
+
+TEST_P(AbsentRank, IsMissedAtOnceAlsoWhenItEndedInGoodOrder) {
+  const int size = 4;
+  Lines lines;
+  const auto result =
+      launch_processes({PENSTOCK_RANK_PROGRAM, "stay-away", std::to_string(GetParam()), "quietly"},
+                       size, patient(lines, size));
+  ASSERT_TRUE(result.first_failure);
+  EXPECT_EQ(result.first_failure->exit_code, 4);
+  expect_missed(result, lines, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(LaunchProcesses, AbsentRank, testing::Values(0, 2),
+                         [](const auto& param) { return "rank" + std::to_string(param.param); });
 
 TEST(LaunchProcesses, LeavesNoOrphansWhenItIsKilled) {
   std::vector<int> grandchildren;

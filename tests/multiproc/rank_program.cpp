@@ -2,6 +2,7 @@
 // Exit codes: 0 done, 3 a rank's own failure, 4 another rank failed.
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -58,6 +59,24 @@ int throw_once(const Launch& launch, Arguments arguments) {
   comm->barrier();
   if (launch.rank == std::atoi(arguments[0])) throw std::runtime_error("row 7 is missing");
   comm->barrier();
+  return 0;
+}
+
+/// Rank 0 fails; the others never stop talking.
+int talk(const Launch& launch, Arguments) {
+  if (launch.rank == 0) return kExitOwnFailure;
+  const std::string line(4000, 'a');
+  for (;;) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+/// Rank ARGUMENT ends before the meeting, in good order or for want of descriptors; the others come.
+int stay_away(const Launch& launch, Arguments arguments) {
+  if (launch.rank == std::atoi(arguments[0])) {
+    if (std::string(arguments[1]) == "quietly") return 0;
+    const rlimit tight{.rlim_cur = 3, .rlim_max = 3};
+    ::setrlimit(RLIMIT_NOFILE, &tight);
+  }
+  join_launch(launch)->barrier();
   return 0;
 }
 
@@ -197,7 +216,8 @@ int run(Arguments arguments) {
   const std::vector<Scenario> scenarios{
       {"greet", greet},         {"throw", throw_once},     {"ignore", ignore_everything},
       {"nest", nest},           {"sleep", sleep_for_ever}, {"job", run_job},
-      {"mpi-job", run_mpi_job}, {"nodes", print_nodes},
+      {"mpi-job", run_mpi_job}, {"nodes", print_nodes},    {"talk", talk},
+      {"stay-away", stay_away},
   };
   const auto launch = detect_launch();
   if (!launch || arguments.size() < 2) return kExitOwnFailure;

@@ -48,7 +48,7 @@ struct LaunchResult {
 
 /// Runs `size` processes of one program, one for each rank, and returns when all have ended. Each
 /// finds its rank by detect_launch(). Rank 0 has the caller's standard input and output, the others
-/// none.
+/// none. When a rank ends before the ranks have met, those that wait for it are told.
 ///
 /// Range:   argv[0] is a path.
 /// Errors:  InvalidArgument for an empty argv or a size below 1; System if a process cannot be
