@@ -115,8 +115,7 @@ void lookup_elsewhere(const TableView& view, const RowIds& ids, Device device,
     const std::int32_t* row = ids.data + t * ids.token_stride;
     dense.insert(dense.end(), row, row + ids.columns);
   }
-  Buffer there = Buffer::allocate(device, count * sizeof(std::int32_t));
-  copy_bytes(there, std::as_bytes(std::span(dense)));
+  const Buffer there = Buffer::copy_of(std::as_bytes(std::span(dense)), device);
   const Buffer rows = Buffer::allocate(device, out.size());
   const RowIds ids_there{there.as<std::int32_t>().data(), ids.tokens, ids.columns, ids.columns};
   gather_rows(view, ids_there, RowFormat::Bf16, {rows.data(), rows.bytes()}, device);

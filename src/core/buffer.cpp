@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::align_val_t kCpuAlignment{64};
 
+[[noreturn]] void refuse_cuda_memory(const char* function) {
+  throw Error(ErrorCode::Unsupported, std::string(function) + ": built without PENSTOCK_WITH_CUDA");
+}
+
 }  // namespace
 
 Buffer Buffer::allocate(Device device, std::size_t bytes) {
@@ -30,7 +34,7 @@ Buffer Buffer::allocate(Device device, std::size_t bytes) {
       if constexpr (build::has_cuda) {
         return {detail::cuda_allocate(device, bytes), bytes, device};
       }
-      throw Error(ErrorCode::Unsupported, "Buffer: built without PENSTOCK_WITH_CUDA");
+      refuse_cuda_memory("Buffer");
   }
   throw Error(ErrorCode::Internal, "Buffer: not a DeviceKind");
 }
@@ -44,6 +48,12 @@ Buffer Buffer::zeros(Device device, std::size_t bytes) {
       if constexpr (build::has_cuda) detail::cuda_zero(device, buffer.data_, bytes);
       break;
   }
+  return buffer;
+}
+
+Buffer Buffer::copy_of(std::span<const std::byte> bytes, Device device) {
+  Buffer buffer = allocate(device, bytes.size());
+  copy_bytes(buffer, bytes);
   return buffer;
 }
 
@@ -77,10 +87,18 @@ void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from, Device
   switch (device.kind) {
     case DeviceKind::Cpu: std::memcpy(to.data(), from.data(), from.size()); break;
     case DeviceKind::Cuda:
-      if constexpr (build::has_cuda) detail::cuda_copy_out(device, to, from.data(), stream);
+      if constexpr (build::has_cuda) {
+        detail::cuda_copy_out(device, to, from.data(), stream);
+        break;
+      }
       static_cast<void>(stream);
-      break;
+      refuse_cuda_memory("copy_bytes");
   }
+}
+
+void copy_bytes(std::span<std::byte> to, const Buffer& from, StreamRef stream) {
+  expects(to.size() <= from.bytes(), "copy_bytes: the buffer is smaller than the destination");
+  copy_bytes(to, from.as<const std::byte>().first(to.size()), from.device(), stream);
 }
 
 }  // namespace penstock

@@ -16,10 +16,7 @@ namespace penstock {
 namespace {
 
 Buffer place(const std::vector<BF16>& values, Device device) {
-  const auto bytes = std::as_bytes(std::span(values));
-  Buffer buffer = Buffer::allocate(device, bytes.size());
-  copy_bytes(buffer, bytes);
-  return buffer;
+  return Buffer::copy_of(std::as_bytes(std::span(values)), device);
 }
 
 }  // namespace

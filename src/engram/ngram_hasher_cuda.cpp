@@ -16,10 +16,7 @@ namespace {
 
 template <typename Value>
 Buffer place(const std::vector<Value>& values, Device device) {
-  const auto bytes = std::as_bytes(std::span(values));
-  Buffer buffer = Buffer::allocate(device, bytes.size());
-  copy_bytes(buffer, bytes);
-  return buffer;
+  return Buffer::copy_of(std::as_bytes(std::span(values)), device);
 }
 
 template <typename Value>

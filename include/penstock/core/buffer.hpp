@@ -41,6 +41,9 @@ class Buffer {
   /// The same, filled with zero bytes.
   static Buffer zeros(Device device, std::size_t bytes);
 
+  /// The same, filled with a copy of `bytes`, which lie in host memory. Waits for the copy.
+  static Buffer copy_of(std::span<const std::byte> bytes, Device device);
+
   std::byte* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
   Device device() const noexcept { return device_; }
@@ -51,6 +54,7 @@ class Buffer {
     return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
   }
 
+  /// Frees the memory; the buffer is empty then. The caller has made sure that nobody uses it.
   void reset() noexcept;
 
  private:
@@ -71,13 +75,13 @@ void copy_bytes(Buffer& buffer, std::span<const std::byte> bytes);
 
 /// Copies `from`, which lies on `device`, to host memory. Waits for what `stream` has enqueued so far.
 ///
-/// Errors: InvalidArgument for different sizes.
+/// Errors: InvalidArgument for different sizes; Unsupported for CUDA in a build without it.
 void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from, Device device,
                 StreamRef stream = {});
 
 /// The same for the start of a buffer.
-inline void copy_bytes(std::span<std::byte> to, const Buffer& from, StreamRef stream = {}) {
-  copy_bytes(to, from.as<const std::byte>().first(to.size()), from.device(), stream);
-}
+///
+/// Errors: InvalidArgument if the buffer is smaller than `to`.
+void copy_bytes(std::span<std::byte> to, const Buffer& from, StreamRef stream = {});
 
 }  // namespace penstock

@@ -36,10 +36,7 @@ class ModelWork {
   ModelWork(Device device, int products, std::int64_t tokens)
       : products_(products),
         injection_(weights(), device, tokens),
-        x_(Buffer::allocate(device, static_cast<std::size_t>(tokens * kInput) * sizeof(BF16))) {
-    const std::vector<BF16> values = random_bf16(tokens * kInput);
-    copy_bytes(x_, std::as_bytes(std::span(values)));
-  }
+        x_(random_input(device, tokens)) {}
 
   void enqueue(StreamRef stream) {
     for (int i = 0; i < products_; ++i) injection_.project(x_.as<const BF16>(), stream);
@@ -48,6 +45,11 @@ class ModelWork {
  private:
   static constexpr std::int64_t kInput = 4096;
   static constexpr int kOutput = 8192;
+
+  static Buffer random_input(Device device, std::int64_t tokens) {
+    const std::vector<BF16> values = random_bf16(tokens * kInput);
+    return Buffer::copy_of(std::as_bytes(std::span(values)), device);
+  }
 
   /// An Engram projection of that size: one product, and nothing else.
   static EngramWeights weights() {

@@ -38,8 +38,7 @@ ExchangedLookup::ExchangedLookup(const LookupBenchOptions& options, LookupRank& 
   received_ = Buffer::zeros(device, to_bytes(rows * ranks(), kBf16RowBytes));
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(rows));
   std::iota(numbers.begin(), numbers.end(), 0);
-  numbers_ = Buffer::allocate(device, std::span(numbers).size_bytes());
-  copy_bytes(numbers_, std::as_bytes(std::span(numbers)));
+  numbers_ = Buffer::copy_of(std::as_bytes(std::span(numbers)), device);
 }
 
 void ExchangedLookup::read(std::int64_t tokens, Exchange exchange) {

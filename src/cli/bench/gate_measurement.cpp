@@ -35,9 +35,7 @@ std::vector<BF16> random_bf16(std::int64_t count, float size, std::uint64_t seed
 }
 
 Buffer copied(Device device, const std::vector<BF16>& values) {
-  Buffer buffer = Buffer::allocate(device, values.size() * sizeof(BF16));
-  copy_bytes(buffer, std::as_bytes(std::span(values)));
-  return buffer;
+  return Buffer::copy_of(std::as_bytes(std::span(values)), device);
 }
 
 /// What one rank feeds its gates.

@@ -49,9 +49,7 @@ HostBacking backing_of(const LookupBenchOptions& options) {
 }
 
 Buffer filled(Device device, std::span<const std::int32_t> values) {
-  Buffer buffer = Buffer::allocate(device, values.size_bytes());
-  copy_bytes(buffer, std::as_bytes(values));
-  return buffer;
+  return Buffer::copy_of(std::as_bytes(values), device);
 }
 
 /// Memory that ranks share or spread needs to know them all.

@@ -134,9 +134,7 @@ const std::int32_t* LayerRows::numbers(std::int64_t count) {
   if (numbers_.bytes() / sizeof(std::int32_t) < static_cast<std::size_t>(count)) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(count));
     std::iota(all.begin(), all.end(), 0);
-    const auto bytes = std::as_bytes(std::span(all));
-    numbers_ = Buffer::allocate(device(), bytes.size());
-    copy_bytes(numbers_, bytes);
+    numbers_ = Buffer::copy_of(std::as_bytes(std::span(all)), device());
   }
   return numbers_.as<std::int32_t>().data();
 }
