@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
 #include <utility>
 
+#include "core/unique_fd.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock::detail {
@@ -21,26 +21,12 @@ namespace {
       code, fmt::format("{}: {}: {}", file.string(), call, std::generic_category().message(error)));
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 }  // namespace
 
 MappedFile MappedFile::open(const std::filesystem::path& file) {
   // O_NONBLOCK: opening a named pipe would wait for its writer.
-  const Descriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) refuse(file, "open", errno);
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) refuse(file, "open", errno);
   struct stat status{};
   if (::fstat(fd.get(), &status) != 0) refuse(file, "fstat", errno);
   if (!S_ISREG(status.st_mode)) {

@@ -12,6 +12,7 @@
 #include "checkpoint/output_file.hpp"
 #include "checkpoint/synthetic_config.hpp"
 #include "checkpoint/synthetic_tensors.hpp"
+#include "checkpoint/tensor_bytes.hpp"
 #include "checkpoint/text_file.hpp"
 #include "checkpoint/tokenizer_json.hpp"
 #include "penstock/core/error.hpp"
@@ -80,16 +81,15 @@ class Cleanup {
   std::vector<std::string> files_;
 };
 
-std::uint64_t tensor_bytes(const TensorInfo& info) {
-  return static_cast<std::uint64_t>(info.num_elements()) *
-         static_cast<std::uint64_t>(element_bytes(info.dtype));
+std::uint64_t bytes_of(const TensorInfo& info) {
+  return detail::tensor_bytes(info.dtype, info.shape).value();
 }
 
 std::uint64_t total_bytes(const std::vector<detail::SyntheticFile>& files, bool with_tables) {
   std::uint64_t bytes = 0;
   for (const auto& file : files) {
     for (const auto& tensor : file.tensors) {
-      if (with_tables || !tensor.is_table) bytes += tensor_bytes(tensor.info);
+      if (with_tables || !tensor.is_table) bytes += bytes_of(tensor.info);
     }
   }
   return bytes;
@@ -121,7 +121,7 @@ void write_tensor(SafetensorsWriter& writer, const detail::SyntheticTensor& tens
   constexpr std::int64_t kBlockBytes = 8 << 20;
   constexpr std::int64_t kGrainBytes = 64 << 10;
   const std::int64_t rows = tensor.info.shape.at(0);
-  const std::int64_t row_bytes = static_cast<std::int64_t>(tensor_bytes(tensor.info)) / rows;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(bytes_of(tensor.info)) / rows;
   const std::int64_t block_rows = std::clamp<std::int64_t>(kBlockBytes / row_bytes, 1, rows);
   std::vector<std::byte> block(static_cast<std::size_t>(block_rows * row_bytes));
   for (std::int64_t first = 0; first < rows; first += block_rows) {
@@ -145,8 +145,8 @@ void write_tensors(const fs::path& directory, const detail::SyntheticFile& file,
   SafetensorsWriter writer(directory / file.name, infos, {{"format", "pt"}});
   for (const auto& tensor : file.tensors) {
     if (use_holes && tensor.is_table) {
-      writer.append_hole(tensor_bytes(tensor.info));
-      meter.add(file.name, tensor_bytes(tensor.info));
+      writer.append_hole(bytes_of(tensor.info));
+      meter.add(file.name, bytes_of(tensor.info));
     } else {
       write_tensor(writer, tensor, file.name, meter);
     }

@@ -5,6 +5,7 @@
 
 #include "checkpoint/strict_json.hpp"
 #include "checkpoint/text_file.hpp"
+#include "penstock/core/error.hpp"
 
 namespace penstock::detail {
 namespace {
@@ -18,7 +19,7 @@ class Decoder {
  public:
   Decoder(std::string_view packed, std::string_view source) : source_(source) {
     if (lzma_stream_decoder(&stream_, kMaxDecoderBytes, LZMA_CONCATENATED) != LZMA_OK) {
-      throw_corrupt(source_, "liblzma refuses to start");
+      throw Error(ErrorCode::System, fmt::format("{}: liblzma refuses to start", source_));
     }
     stream_.next_in = reinterpret_cast<const std::uint8_t*>(packed.data());
     stream_.avail_in = packed.size();

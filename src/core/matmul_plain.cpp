@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/matmul_impl.hpp"
+#include "core/round_up.hpp"
 #include "penstock/core/parallel.hpp"
 
 namespace penstock::detail {
@@ -52,10 +53,6 @@ void multiply_block(const MatmulTask& task, std::int64_t m_begin, std::int64_t m
   }
 }
 
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) {
-  return (value + step - 1) / step * step;
-}
-
 }  // namespace
 
 std::string_view matmul_plain_name() {
@@ -71,7 +68,7 @@ void matmul_plain(const MatmulTask& task) {
   const std::int64_t wanted = 4LL * parallel_threads();
   const std::int64_t m_cuts =
       std::clamp<std::int64_t>(wanted / n_blocks, 1, (shape.m + kTileRows - 1) / kTileRows);
-  const std::int64_t m_step = round_up((shape.m + m_cuts - 1) / m_cuts, kTileRows);
+  const std::int64_t m_step = round_up((shape.m + m_cuts - 1) / m_cuts, std::int64_t{kTileRows});
   const std::int64_t m_blocks = (shape.m + m_step - 1) / m_step;
   parallel_for(n_blocks * m_blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/round_up.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/driver.hpp"
@@ -35,8 +36,7 @@ void check_shareable(Device device) {
 }
 
 std::size_t rounded_up(Device device, std::size_t bytes) {
-  const std::size_t granularity = granularity_of(device);
-  return (bytes + granularity - 1) / granularity * granularity;
+  return detail::round_up(bytes, granularity_of(device));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <limits>
 #include <string>
 
+#include "cuda/alignment.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/launch.cuh"
 #include "engram/engram_gate_impl.hpp"
@@ -11,11 +12,9 @@
 namespace penstock::detail {
 namespace {
 
-using Kernel = void (*)(const GateArguments);
+using cuda::is_aligned;
 
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(uint4) == 0;
-}
+using Kernel = void (*)(const GateArguments);
 
 Kernel pick_kernel(const GateArguments& a) {
   const bool has_vectors = a.dim % 8 == 0 && is_aligned(a.hidden) && is_aligned(a.kv) &&

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/round_up.hpp"
 #include "penstock/core/error.hpp"
 
 namespace penstock::detail {
@@ -23,7 +24,7 @@ class Arena {
   std::span<Value> take(std::int64_t count) {
     const std::size_t begin = used_;
     const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(Value);
-    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    used_ += round_up(bytes, kAlignment);
     if (!has_memory_) return {};
     if (used_ > memory_.size()) throw Error(ErrorCode::Internal, "GateLinear: workspace too small");
     return {reinterpret_cast<Value*>(memory_.data() + begin), static_cast<std::size_t>(count)};

@@ -147,17 +147,6 @@ void check_arguments(const GateContext& gate, std::size_t weight_elements, Weigh
   check_weight(gate, weight_elements, given, needed);
 }
 
-std::unique_ptr<detail::GateOperations> make_operations(Device device, std::int64_t output_size) {
-  if constexpr (build::has_cuda) {
-    if (device.kind == DeviceKind::Cuda) {
-      return detail::make_gate_operations_cuda(device, output_size);
-    }
-  }
-  static_cast<void>(device);
-  static_cast<void>(output_size);
-  return detail::make_gate_operations_cpu();
-}
-
 }  // namespace
 
 /// Keeps this rank's slice where its strategies want it.
@@ -295,7 +284,7 @@ GateLinear::GateLinear(const GateShape& shape, std::span<const BF16> weight, Wei
   s.rates = options.rates.value_or(typical_gate_rates(options.device.kind));
   detail::agree(s.gate.comm, "GateLinear", [&] {
     check_arguments(s.gate, weight.size(), part, s.part, options);
-    s.operations = make_operations(options.device, shape.output_size);
+    s.operations = detail::make_gate_operations(options.device, shape.output_size);
     s.gate.operations = s.operations.get();
     return fields_of(shape, part, options);
   });

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cuda_bf16.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
-#include <cstring>
 
+#include "cuda/bf16.cuh"
 #include "penstock/core/dtype.hpp"
 
 namespace penstock::detail {
@@ -22,29 +22,13 @@ __device__ inline float widen(std::uint16_t bits) {
   return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// Two bf16 numbers as the CPU writes them: rounded to nearest even, NaN as 0x7FC0.
-__device__ inline std::uint32_t narrow_pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  std::uint32_t bits = 0;
-  memcpy(&bits, &pair, sizeof(bits));
-  // The conversion writes every NaN as 0x7FFF, which is no other number's code.
-  return bits ^ (__vcmpeq2(bits, 0x7FFF7FFFU) & 0x003F003FU);
-}
-
 __device__ inline std::uint16_t narrow(float value) {
-  return static_cast<std::uint16_t>(narrow_pair(value, 0.0F));
-}
-
-__device__ inline float low_of(std::uint32_t pair) {
-  return __uint_as_float(pair << 16);
-}
-
-__device__ inline float high_of(std::uint32_t pair) {
-  return __uint_as_float(pair & 0xFFFF0000U);
+  return static_cast<std::uint16_t>(cuda::to_bf16_pair(value, 0.0F));
 }
 
 __device__ inline std::uint32_t gated_pair(std::uint32_t z, std::uint32_t attn) {
-  return narrow_pair(low_of(attn) * sigmoid(low_of(z)), high_of(attn) * sigmoid(high_of(z)));
+  return cuda::to_bf16_pair(cuda::low_to_float(attn) * sigmoid(cuda::low_to_float(z)),
+                            cuda::high_to_float(attn) * sigmoid(cuda::high_to_float(z)));
 }
 
 __device__ inline uint4 gated_vector(const uint4& z, const uint4& attn) {

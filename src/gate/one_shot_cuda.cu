@@ -4,6 +4,8 @@
 #include <atomic>
 #include <string>
 
+#include "core/round_up.hpp"
+#include "cuda/alignment.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/launch.cuh"
 #include "gate/one_shot_cuda.hpp"
@@ -17,10 +19,9 @@ namespace {
 /// Blocks of a launch: few enough to run together beside anything, for they wait for other ranks.
 constexpr int kMostBlocks = 64;
 
-constexpr std::size_t kAlignment = 256;
-
-constexpr std::size_t round_up(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+/// The parts of a shared block begin as memory of their own would.
+constexpr std::size_t whole_lines(std::size_t bytes) {
+  return round_up(bytes, std::size_t{256});
 }
 
 /// Where the parts of a rank's shared block lie. Equal on all ranks.
@@ -37,10 +38,10 @@ Layout layout_of(std::int64_t output_size, int ranks) {
   const std::int64_t rows = (output_size + ranks - 1) / ranks + kVectorElements;
   layout.rank_stride = kOneShotTokens * (rows / kVectorElements) * kVectorElements;
   layout.half_stride = ranks * layout.rank_stride;
-  layout.flags = round_up(static_cast<std::size_t>(2 * layout.half_stride) * sizeof(BF16));
+  layout.flags = whole_lines(static_cast<std::size_t>(2 * layout.half_stride) * sizeof(BF16));
   layout.counters =
-      layout.flags + round_up(static_cast<std::size_t>(ranks) * sizeof(std::uint32_t));
-  layout.bytes = layout.counters + round_up(3 * sizeof(std::uint32_t));
+      layout.flags + whole_lines(static_cast<std::size_t>(ranks) * sizeof(std::uint32_t));
+  layout.bytes = layout.counters + whole_lines(3 * sizeof(std::uint32_t));
   return layout;
 }
 
@@ -53,10 +54,6 @@ std::unique_ptr<int, HostFree> make_host_word() {
   PENSTOCK_CUDA_CHECK(cudaHostAlloc(&word, sizeof(int), cudaHostAllocPortable));
   *word = 0;
   return std::unique_ptr<int, HostFree>(word);
-}
-
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
 class OneShotGather final : public IdenticalGather {
@@ -89,7 +86,7 @@ class OneShotGather final : public IdenticalGather {
                                              " did not come to a gather of identical rows");
     }
     if (call.tokens == 0) return;
-    expects(is_aligned(call.attn) && is_aligned(call.out),
+    expects(cuda::is_aligned(call.attn) && cuda::is_aligned(call.out),
             "GateLinear: attn_out and out need to be aligned to 16 bytes");
     const cuda::DeviceGuard guard(device());
     const OneShotArguments arguments = arguments_of(call);

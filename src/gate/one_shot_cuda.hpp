@@ -23,17 +23,19 @@ struct OneShotArguments {
   int rank = 0;
   int ranks = 1;
   std::int64_t tokens = 0;
-  std::int64_t width = 0;                      ///< Columns of attn and out.
-  std::int64_t first_row[kOneShotRanks] = {};  // NOLINT(modernize-avoid-c-arrays): device code
-  std::int64_t rows[kOneShotRanks] = {};       // NOLINT(modernize-avoid-c-arrays): multiples of 8
-  const BF16* z = nullptr;                     ///< [tokens, rows[rank]]
-  const BF16* attn = nullptr;                  ///< [tokens, width]
-  BF16* out = nullptr;                         ///< [tokens, width]
-  BF16* staging[kOneShotRanks] = {};  // NOLINT(modernize-avoid-c-arrays): [2, ranks, rank_stride]
+  std::int64_t width = 0;  ///< Columns of attn and out.
+  // Arrays are of all ranks, and plain ones, because the kernel indexes them.
+  // NOLINTBEGIN(modernize-avoid-c-arrays)
+  std::int64_t first_row[kOneShotRanks] = {};
+  std::int64_t rows[kOneShotRanks] = {};  ///< Multiples of 8.
+  const BF16* z = nullptr;                ///< [tokens, rows[rank]]
+  const BF16* attn = nullptr;             ///< [tokens, width]
+  BF16* out = nullptr;                    ///< [tokens, width]
+  BF16* staging[kOneShotRanks] = {};      ///< [2, ranks, rank_stride]
   std::int64_t half_stride = 0;
   std::int64_t rank_stride = 0;
-  std::uint32_t* flags[kOneShotRanks] =
-      {};  // NOLINT(modernize-avoid-c-arrays): [ranks], last rounds heard of
+  std::uint32_t* flags[kOneShotRanks] = {};  ///< [ranks], last rounds heard of.
+  // NOLINTEND(modernize-avoid-c-arrays)
   std::uint32_t* round = nullptr;        ///< This rank's last finished round.
   std::uint32_t* arrived = nullptr;      ///< 0 between launches.
   std::uint32_t* departed = nullptr;     ///< 0 between launches.

@@ -83,9 +83,15 @@ class GateOperations {
   virtual void zero(std::span<std::byte> memory, StreamRef stream) = 0;
 };
 
+/// What gates on `device` run on. `output_size` is G, by whose size all products of the gate are
+/// tuned on CUDA.
+///
+/// Errors: Unsupported for CUDA in a build without it, or where cuBLASLt cannot be opened.
+std::unique_ptr<GateOperations> make_gate_operations(Device device, std::int64_t output_size);
+
 std::unique_ptr<GateOperations> make_gate_operations_cpu();
 
-/// In a build with CUDA. `output_size` is G, by whose size all products of the gate are tuned.
+/// In a build with CUDA.
 std::unique_ptr<GateOperations> make_gate_operations_cuda(Device device, std::int64_t output_size);
 
 }  // namespace penstock::detail

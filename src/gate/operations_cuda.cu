@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "cuda/alignment.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/matmul_cuda.hpp"
@@ -14,15 +15,13 @@
 namespace penstock::detail {
 namespace {
 
+using cuda::is_aligned;
+
 /// Tokens whose projection is kept at a time: enough for full speed of the product, few enough that
 /// most of it is still in the second-level cache when the sigmoid reads it.
 constexpr std::int64_t kTileTokens = 2048;
 
 constexpr int kMostBlocksPerToken = 64;
-
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-}
 
 /// Products of like sizes run alike: the algorithm is chosen for the next power of two of tokens.
 std::int64_t tuned_tokens(std::int64_t tokens) {

@@ -19,7 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "core/round_up.hpp"
 #include "cuda/address_range.hpp"
+#include "cuda/capture.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/unique_handle.hpp"
@@ -32,24 +34,6 @@ namespace penstock::detail {
 namespace {
 
 constexpr std::size_t kSlots = 2;
-
-/// A side stream whose copies go before other work when both can run.
-cuda::UniqueStream make_copy_stream() {
-  int lowest = 0;
-  int highest = 0;
-  PENSTOCK_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  cudaStream_t stream = nullptr;
-  PENSTOCK_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
-  return cuda::UniqueStream(stream);
-}
-
-/// Identity of the capture that `stream` takes part in; 0 outside.
-unsigned long long capture_of(StreamRef stream) {
-  cudaStreamCaptureStatus status{};
-  unsigned long long id = 0;
-  PENSTOCK_CUDA_CHECK(cudaStreamGetCaptureInfo(stream.get(), &status, &id));
-  return status == cudaStreamCaptureStatusActive ? id : 0;
-}
 
 /// The bytes of a weight: all, and this rank's rows with the rest of their pages.
 struct Extent {
@@ -64,7 +48,7 @@ struct Extent {
 Extent extent_of(const GateShape& shape, int rank, int ranks, std::size_t page) {
   const auto row_bytes = static_cast<std::size_t>(shape.hidden_size) * sizeof(BF16);
   const IndexRange own = even_share(shape.output_size, ranks, rank);
-  const auto up = [page](std::size_t bytes) { return (bytes + page - 1) / page * page; };
+  const auto up = [page](std::size_t bytes) { return round_up(bytes, page); };
   Extent extent;
   extent.bytes = up(static_cast<std::size_t>(shape.output_size) * row_bytes);
   extent.own_begin = static_cast<std::size_t>(own.begin) * row_bytes / page * page;
@@ -82,7 +66,7 @@ struct Slot {
   cuda::UniqueEvent used;   ///< The products that read it are done.
   bool has_used = false;    ///< `used` was recorded outside of captures.
   int layer = -1;           ///< Whose weight is on its way and not yet used.
-  unsigned long long capture = 0;
+  cuda::CaptureId capture = 0;
 };
 
 /// A layer, and its weight as one array in either slot.
@@ -99,7 +83,8 @@ class CudaWeightStream final : public WeightStreamImpl {
         largest_(largest),
         arrival_(arrival) {
     const cuda::DeviceGuard guard(device);
-    copy_stream_ = make_copy_stream();
+    // Copies go before other work when both can run.
+    copy_stream_ = cuda::make_stream(cuda::StreamPriority::Highest);
     fork_ = cuda::make_event();
     for (Slot& slot : slots_) {
       slot.ready = cuda::make_event();
@@ -145,14 +130,14 @@ class CudaWeightStream final : public WeightStreamImpl {
 
   void start(const StreamedLayer& layer, StreamRef stream) override {
     const cuda::DeviceGuard guard(device());
-    const unsigned long long capture = capture_of(stream);
+    const cuda::CaptureId capture = cuda::capture_of(stream);
     if (find(layer, capture) == nullptr) pull(layer, next_slot(capture), stream, capture);
   }
 
   void consume(const StreamedLayer& layer, const std::function<void(const ArrivedRows&)>& use,
                StreamRef stream) override {
     const cuda::DeviceGuard guard(device());
-    const unsigned long long capture = capture_of(stream);
+    const cuda::CaptureId capture = cuda::capture_of(stream);
     Slot* slot = find(layer, capture);
     if (slot == nullptr) {
       slot = next_slot(capture);
@@ -170,7 +155,7 @@ class CudaWeightStream final : public WeightStreamImpl {
 
   void join(StreamRef stream) override {
     const cuda::DeviceGuard guard(device());
-    const unsigned long long capture = capture_of(stream);
+    const cuda::CaptureId capture = cuda::capture_of(stream);
     for (const Slot& slot : slots_) {
       if (slot.layer >= 0 && slot.capture == capture) {
         PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(stream.get(), slot.ready.get(), 0));
@@ -232,7 +217,7 @@ class CudaWeightStream final : public WeightStreamImpl {
 
   /// The slot that holds the layer's weight or will, as far as this capture (or the stream's work
   /// outside of captures) can know.
-  Slot* find(const StreamedLayer& layer, unsigned long long capture) {
+  Slot* find(const StreamedLayer& layer, cuda::CaptureId capture) {
     // A replay of a captured graph overwrites the buffers behind our back: once there is a graph,
     // nothing that was started before a call is trusted outside of captures.
     if (capture == 0 && was_captured_) return nullptr;
@@ -243,7 +228,7 @@ class CudaWeightStream final : public WeightStreamImpl {
   }
 
   /// The slot to fill next: one whose weight has been used, else the older one.
-  Slot* next_slot(unsigned long long capture) {
+  Slot* next_slot(cuda::CaptureId capture) {
     was_captured_ = was_captured_ || capture != 0;
     for (std::size_t i = 0; i < kSlots; ++i) {
       Slot& slot = slots_[(newest_ + 1 + i) % kSlots];
@@ -254,7 +239,7 @@ class CudaWeightStream final : public WeightStreamImpl {
 
   Slot* other_than(const Slot* slot) { return slot == slots_.data() ? &slots_[1] : slots_.data(); }
 
-  const StreamedLayer* layer_after(const StreamedLayer& layer, unsigned long long capture) const {
+  const StreamedLayer* layer_after(const StreamedLayer& layer, cuda::CaptureId capture) const {
     if (capture == 0 && was_captured_) return nullptr;
     const std::size_t count = layers_.size();
     for (std::size_t i = 1; i < count; ++i) {
@@ -271,7 +256,7 @@ class CudaWeightStream final : public WeightStreamImpl {
     return layers_[static_cast<std::size_t>(layer.index)].weight[at].data();
   }
 
-  void pull(const StreamedLayer& layer, Slot* slot, StreamRef stream, unsigned long long capture) {
+  void pull(const StreamedLayer& layer, Slot* slot, StreamRef stream, cuda::CaptureId capture) {
     // Outside of captures the copy waits for the buffer alone, so that it can run ahead of `stream`;
     // in a capture it must fork from it.
     const bool must_fork = capture != 0 || was_captured_;

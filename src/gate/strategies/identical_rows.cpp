@@ -2,6 +2,7 @@
 // results, and the shares are gathered: with elementwise gating the gated columns, with headwise
 // gating the projections, which are fewer than the columns that they govern.
 
+#include "core/round_up.hpp"
 #include "gate/strategies/strategies.hpp"
 
 namespace penstock::detail {
@@ -17,7 +18,7 @@ struct IdenticalRowsBuffers {
 std::int64_t share_rows(const GateContext& gate) {
   constexpr std::int64_t kElements = 16 / sizeof(BF16);
   const std::int64_t longest = (gate.shape.output_size + gate.ranks - 1) / gate.ranks;
-  return (longest + kElements - 1) / kElements * kElements;
+  return round_up(longest, kElements);
 }
 
 bool gathers_projections(const GateContext& gate) {

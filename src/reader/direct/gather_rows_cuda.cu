@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "cuda/alignment.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/launch.cuh"
 #include "penstock/core/error.hpp"
@@ -13,11 +14,27 @@
 namespace penstock::detail {
 namespace {
 
+using cuda::is_aligned;
+
+constexpr int kManyParts = TableView::kMaxParts;
+constexpr std::uintptr_t kFastAlignment = 16;  // of staging memory, for the kernels of 256 codes
+
 template <int kParts>
 using Kernel = void (*)(const GatherArguments<kParts>);
 
-bool is_aligned(const void* pointer, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+/// Staging rows, and one grid's stride past them, are counted in 32 bits on the device.
+void check_rows(const char* function, std::int64_t rows) {
+  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+  expects(rows <= kMostRows, std::string(function) + ": " + std::to_string(rows) +
+                                 " rows in one read, at most " + std::to_string(kMostRows) +
+                                 " are possible");
+}
+
+void check_workspace(std::span<const std::byte> workspace, std::size_t needed) {
+  expects(workspace.size() >= needed, "gather_rows: workspace has " +
+                                          std::to_string(workspace.size()) +
+                                          " bytes, needed: " + std::to_string(needed));
+  expects(is_aligned(workspace.data(), 256), "gather_rows: workspace is not aligned to 256 bytes");
 }
 
 template <RowFormat kFormat, int kParts, bool kInOrder>
@@ -33,13 +50,6 @@ Kernel<kParts> fast_kernel(int rows_per_warp) {
   }
 }
 
-void check_workspace(std::span<const std::byte> workspace, std::size_t needed) {
-  expects(workspace.size() >= needed, "gather_rows: workspace has " +
-                                          std::to_string(workspace.size()) +
-                                          " bytes, needed: " + std::to_string(needed));
-  expects(is_aligned(workspace.data(), 256), "gather_rows: workspace is not aligned to 256 bytes");
-}
-
 template <int kParts>
 Kernel<kParts> few_kernel(RowFormat format) {
   return format == RowFormat::Bf16 ? gather_few_rows_kernel<RowFormat::Bf16, kParts>
@@ -53,17 +63,6 @@ Kernel<kParts> fast_kernel(RowFormat format, int rows_per_warp) {
     case RowFormat::Packed: return fast_kernel<RowFormat::Packed, kParts, kInOrder>(rows_per_warp);
   }
   throw Error(ErrorCode::Internal, "gather_rows: not a RowFormat");
-}
-
-constexpr int kManyParts = TableView::kMaxParts;
-constexpr std::uintptr_t kFastAlignment = 16;  // of staging memory, for the kernels of 256 codes
-
-/// Staging rows, and one grid's stride past them, are counted in 32 bits on the device.
-void check_rows(const char* function, std::int64_t rows) {
-  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
-  expects(rows <= kMostRows, std::string(function) + ": " + std::to_string(rows) +
-                                 " rows in one read, at most " + std::to_string(kMostRows) +
-                                 " are possible");
 }
 
 Kernel<kManyParts> any_kernel(RowFormat format) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/round_up.hpp"
 #include "cuda/check.hpp"
 #include "cuda/launch.cuh"
 #include "reader/direct/gather_plan.hpp"
@@ -17,7 +18,7 @@ using Window = std::uint16_t;
 constexpr std::size_t kAlignment = 256;
 
 std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(bytes, kAlignment);
 }
 
 std::size_t sort_bytes(std::int64_t rows) {

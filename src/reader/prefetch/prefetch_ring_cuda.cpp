@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/capture.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/unique_handle.hpp"
@@ -19,18 +20,6 @@
 namespace penstock::detail {
 namespace {
 
-/// Which capture a stream takes part in; 0: none.
-using CaptureId = unsigned long long;
-
-CaptureId capture_of(StreamRef stream) {
-  // The legacy default stream cannot be captured, and must not even be asked during a capture.
-  if (stream.get() == nullptr) return 0;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CaptureId id = 0;
-  PENSTOCK_CUDA_CHECK(cudaStreamGetCaptureInfo(stream.get(), &status, &id));
-  return status == cudaStreamCaptureStatusActive ? id : 0;
-}
-
 /// An event and the capture that it was last recorded in.
 ///
 /// An event orders work inside one capture, or outside of all. Between a capture and what surrounds
@@ -40,13 +29,15 @@ class CaptureEvent {
   CaptureEvent() : event_(cuda::make_event()) {}
 
   void record(StreamRef stream) {
-    capture_ = capture_of(stream);
+    capture_ = cuda::capture_of(stream);
     PENSTOCK_CUDA_CHECK(cudaEventRecord(event_.get(), stream.get()));
     is_recorded_ = true;
   }
 
   /// Whether `stream` can wait for it: both lie in the same capture, or outside of all.
-  bool can_order(StreamRef stream) const { return is_recorded_ && capture_ == capture_of(stream); }
+  bool can_order(StreamRef stream) const {
+    return is_recorded_ && capture_ == cuda::capture_of(stream);
+  }
 
   void make_wait(StreamRef stream) const {
     PENSTOCK_CUDA_CHECK(cudaStreamWaitEvent(stream.get(), event_.get(), 0));
@@ -54,7 +45,7 @@ class CaptureEvent {
 
  private:
   cuda::UniqueEvent event_;
-  CaptureId capture_ = 0;
+  cuda::CaptureId capture_ = 0;
   bool is_recorded_ = false;
 };
 

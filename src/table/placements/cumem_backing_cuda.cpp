@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/round_up.hpp"
 #include "cuda/address_range.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
@@ -123,7 +124,7 @@ class CumemBacking : public SharedBacking {
   /// The same on every rank: all know the bytes.
   std::vector<Piece> pieces() const {
     const std::size_t granularity = std::max(kPage, cuda::host_granularity(device_));
-    const std::size_t total = (bytes_ + granularity - 1) / granularity * granularity;
+    const std::size_t total = round_up(bytes_, granularity);
     const std::size_t each = piece_bytes(total);
     std::vector<Piece> result;
     for (std::size_t offset = 0; offset < total; offset += each) {

@@ -14,10 +14,11 @@
 // definition.
 namespace penstock::detail {
 
-/// Stages: Create and Reserve take the memory (OutOfMemory if it is not to be had), Load fills it.
+/// Stages: Create takes the memory (OutOfMemory if it is not to be had), Load fills it.
 PlacedShard place_device_cuda(const ShardRequest& request, StageRunner& stages);
 
-/// Like place_device_cuda, with the shard's rows spread over the group's GPUs.
+/// Like place_device_cuda, with the shard's rows spread over the group's GPUs; Map brings the other
+/// ranks' parts.
 PlacedShard place_peer_cuda(const ShardRequest& request, StageRunner& stages);
 
 /// Host memory that a GPU can read.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/build_config.hpp"
+#include "core/round_up.hpp"
 #include "penstock/core/error.hpp"
 #include "table/placements/host_region.hpp"
 #include "table/placements/placements_cuda.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 std::size_t whole_pages(std::size_t bytes, PageKind pages) {
   if (pages == PageKind::Default) return bytes;
-  return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  return round_up(bytes, kHugePageBytes);
 }
 
 /// A file without a path, of ordinary or of huge pages. The creator too reads it through a read-only
