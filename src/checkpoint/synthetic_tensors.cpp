@@ -19,8 +19,7 @@ constexpr std::int64_t kBlock = 32;  // rows and columns of a quantisation block
 /// Distinguishes the tensors of one layer. Part of what a seed means: never renumber.
 enum TensorPart : std::uint64_t { kTable, kWkv, kWkvScale, kQWeight, kKWeight, kGate };
 
-void store_bf16(std::span<std::byte> out, std::int64_t index, float value) {
-  const BF16 number = to_bf16(value);
+void store_bf16(std::span<std::byte> out, std::int64_t index, BF16 number) {
   std::memcpy(out.data() + 2 * index, &number.bits, 2);
 }
 
@@ -32,8 +31,8 @@ struct Projection {
   int usual_scale = 0;     ///< The scale byte that keeps outputs around 1.
 
   Projection(std::uint64_t seed, int layer_id, std::int64_t inputs)
-      : code_key(tensor_key(seed, layer_id, kWkv)),
-        scale_key(tensor_key(seed, layer_id, kWkvScale)),
+      : code_key(layer_key(seed, layer_id, kWkv)),
+        scale_key(layer_key(seed, layer_id, kWkvScale)),
         width(inputs) {
     // Root mean squares of a table's elements, of usual codes, and of the spread of the scales.
     constexpr double kRow = 4.4;
@@ -70,8 +69,7 @@ struct Projection {
     const std::uint64_t key = row_key(scale_key, row / kBlock);
     for (std::int64_t i = 0; i < width; ++i) {
       const auto code = std::to_integer<std::uint8_t>(codes[static_cast<std::size_t>(i)]);
-      const BF16 number = dequantize_element(code, scale(key, i / kBlock));
-      std::memcpy(out.data() + 2 * i, &number.bits, 2);
+      store_bf16(out, i, dequantize_element(code, scale(key, i / kBlock)));
     }
   }
 };
@@ -83,7 +81,7 @@ TensorInfo tensor_info(std::string name, DType dtype, std::int64_t rows, std::in
 std::vector<SyntheticTensor> table_tensors(const SyntheticModelOptions& options,
                                            const EngramConfig& engram, int layer_id,
                                            std::int64_t rows) {
-  const std::uint64_t key = tensor_key(options.seed, layer_id, kTable);
+  const std::uint64_t key = layer_key(options.seed, layer_id, kTable);
   const auto name = [layer_id](const char* part) {
     return engram_tensor_names(layer_id, part).front();
   };
@@ -107,7 +105,7 @@ SyntheticTensor norm_weight(std::uint64_t key, const char* part, int layer_id,
           false, [key, width = config.hidden_size](std::int64_t row, std::span<std::byte> out) {
             const std::uint64_t mine = row_key(key, row);
             for (std::int64_t i = 0; i < width; ++i) {
-              store_bf16(out, i, 1.0F + 0.25F * even_number(word_of_row(mine, i)));
+              store_bf16(out, i, to_bf16(1.0F + 0.25F * even_number(word_of_row(mine, i))));
             }
           }};
 }
@@ -136,22 +134,22 @@ std::vector<SyntheticTensor> layer_tensors(const SyntheticModelOptions& options,
          [wkv](std::int64_t row, std::span<std::byte> bytes) { wkv.fill_bf16(row, bytes); }});
   }
   out.push_back(
-      norm_weight(tensor_key(options.seed, layer_id, kQWeight), "q_weight", layer_id, config));
+      norm_weight(layer_key(options.seed, layer_id, kQWeight), "q_weight", layer_id, config));
   out.push_back(
-      norm_weight(tensor_key(options.seed, layer_id, kKWeight), "k_weight", layer_id, config));
+      norm_weight(layer_key(options.seed, layer_id, kKWeight), "k_weight", layer_id, config));
   return out;
 }
 
 SyntheticTensor gate_tensor(const SyntheticModelOptions& options, const ModelConfig& config,
                             int layer_id) {
   constexpr float kDeviation = 0.02F;
-  const std::uint64_t key = tensor_key(options.seed, layer_id, kGate);
+  const std::uint64_t key = layer_key(options.seed, layer_id, kGate);
   return {tensor_info(gate_tensor_names(layer_id).front(), DType::BF16, config.gate->output_size(),
                       config.hidden_size),
           false, [key, width = config.hidden_size](std::int64_t row, std::span<std::byte> out) {
             const std::uint64_t mine = row_key(key, row);
             for (std::int64_t i = 0; i < width; ++i) {
-              store_bf16(out, i, kDeviation * normal_number(word_of_row(mine, i)));
+              store_bf16(out, i, to_bf16(kDeviation * normal_number(word_of_row(mine, i))));
             }
           }};
 }

@@ -6,31 +6,12 @@
 #include <cstring>
 #include <span>
 
-#include "core/mix_bits.hpp"
-#include "penstock/core/dtype.hpp"
+#include "core/keyed_numbers.hpp"
 
 // The numbers of a synthetic model, each a pure function of its place.
 namespace penstock::detail {
 
 static_assert(std::endian::native == std::endian::little, "words are stored as they are");
-
-/// Eight bytes, each with the value of `byte`.
-constexpr std::uint64_t repeat_byte(std::uint8_t byte) {
-  return 0x0101010101010101U * byte;
-}
-
-/// Says which tensor of which layer a number belongs to.
-constexpr std::uint64_t tensor_key(std::uint64_t seed, int layer_id, std::uint64_t part) {
-  return mix_bits(mix_bits(seed) + static_cast<std::uint64_t>(layer_id) * kGoldenGamma + part);
-}
-
-constexpr std::uint64_t row_key(std::uint64_t tensor_key, std::int64_t row) {
-  return mix_bits(tensor_key ^ (static_cast<std::uint64_t>(row) * kGoldenGamma));
-}
-
-constexpr std::uint64_t word_of_row(std::uint64_t row_key, std::int64_t index) {
-  return mix_bits(row_key + static_cast<std::uint64_t>(index + 1) * kGoldenGamma);
-}
 
 /// Most rows are usual; three in 64 hold what rounding and sign handling stumble over.
 enum class RowKind { Usual, Subnormals, Zeros, WholeRange };
@@ -47,14 +28,6 @@ constexpr RowKind row_kind(std::uint64_t row_key) {
 /// Eight codes of either sign with magnitudes from 0.25 to 3.75, evenly spread over their bits.
 constexpr std::uint64_t usual_codes(std::uint64_t word) {
   return (word & repeat_byte(0x9F)) + repeat_byte(0x28);
-}
-
-/// Eight codes out of all but the NaNs.
-constexpr std::uint64_t finite_codes(std::uint64_t word) {
-  // Adding 1 to the low 7 bits of a byte carries into its top bit only from 0x7F, the NaN.
-  const std::uint64_t is_nan =
-      (((word & repeat_byte(0x7F)) + repeat_byte(1)) >> 7) & repeat_byte(1);
-  return word ^ is_nan;
 }
 
 constexpr std::uint64_t codes_of_kind(RowKind kind, std::uint64_t word) {
@@ -87,11 +60,6 @@ inline void fill_table_scales(std::uint64_t key, std::span<std::byte> out) {
     const std::uint64_t byte = (word >> (8 * (i % 8))) & 0xFF;
     out[i] = static_cast<std::byte>(118 + ((byte * choices) >> 8));
   }
-}
-
-/// A number between -0.5 and 0.5, evenly spread.
-inline float even_number(std::uint64_t word) {
-  return static_cast<float>(word >> 40) * 0x1p-24F - 0.5F;
 }
 
 /// A number of mean 0 and standard deviation 1, nearly normal: the sum of four even ones.

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/keyed_numbers.hpp"
 #include "core/matmul_impl.hpp"
-#include "core/mix_bits.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
 
@@ -184,10 +184,7 @@ void multiply_dense(const MatmulTask& task) {
 /// Numbers around 0 that are the same in every process.
 std::vector<BF16> sample_values(std::int64_t count, std::uint64_t seed) {
   std::vector<BF16> made(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    const std::uint64_t bits = mix_bits(seed + i * kGoldenGamma);
-    made[i] = to_bf16(static_cast<float>(bits >> 40U) / 16777216.0F - 0.5F);
-  }
+  fill_even_numbers(made, seed);
   return made;
 }
 

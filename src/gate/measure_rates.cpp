@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/build_config.hpp"
-#include "core/mix_bits.hpp"
+#include "core/keyed_numbers.hpp"
 #include "gate/agreement.hpp"
 #include "gate/operations.hpp"
 #include "gate/peer_rows.hpp"
@@ -39,7 +39,7 @@ class RateMeter {
         stream_(stream),
         begin_(Event::create(device)),
         end_(Event::create(device)),
-        operations_(make_operations(device, sizes.shape.output_size)),
+        operations_(make_gate_operations(device, sizes.shape.output_size)),
         weight_(random(sizes.shape.output_size * sizes.shape.hidden_size)),
         x_(random(most_tokens() * sizes.shape.hidden_size)),
         attn_out_(random(most_results())),
@@ -65,14 +65,6 @@ class RateMeter {
   }
 
  private:
-  static std::unique_ptr<GateOperations> make_operations(Device device, std::int64_t output_size) {
-    if constexpr (build::has_cuda) {
-      if (device.kind == DeviceKind::Cuda) return make_gate_operations_cuda(device, output_size);
-    }
-    static_cast<void>(output_size);
-    return make_gate_operations_cpu();
-  }
-
   std::int64_t most_tokens() const { return std::max(sizes_.product_tokens, sizes_.few_tokens); }
   std::int64_t most_results() const {
     return std::max(sizes_.product_tokens * sizes_.product_rows,
@@ -87,10 +79,7 @@ class RateMeter {
   /// A block of random numbers, over and over: a processor's clock depends on what it multiplies.
   Buffer random(std::int64_t count) {
     std::vector<BF16> block(static_cast<std::size_t>(std::min<std::int64_t>(count, 1 << 16)));
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      const std::uint64_t bits = mix_bits(i * kGoldenGamma);
-      block[i] = to_bf16(static_cast<float>(bits >> 40U) / 16777216.0F - 0.5F);
-    }
+    fill_even_numbers(block, 0);
     Buffer buffer = Buffer::allocate(device_, static_cast<std::size_t>(count) * sizeof(BF16));
     copy_bytes(buffer, std::as_bytes(std::span(block)));
     for (std::size_t filled = block.size() * sizeof(BF16); filled < buffer.bytes();) {

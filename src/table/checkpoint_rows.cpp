@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "penstock/table/row_source.hpp"
 #include "penstock/table/table_view.hpp"
 #include "table/check_read.hpp"
+#include "table/row_record.hpp"
 #include "table/sharing/mapping.hpp"
 
 namespace penstock {
@@ -35,17 +35,14 @@ class CheckpointRows final : public RowSource {
     const std::int64_t count = detail::check_read(*this, first, records.size());
     const auto value_bytes = static_cast<std::size_t>(head_dim_);
     const std::size_t scale_bytes = value_bytes / 32;
-    const auto record_bytes = static_cast<std::size_t>(row_record_bytes(head_dim_));
     const std::byte* values = arrays_.values + first * head_dim_;
     const std::byte* scales = arrays_.scales + first * (head_dim_ / 32);
     std::byte* record = records.data();
     for (std::int64_t i = 0; i < count; ++i) {
-      std::memcpy(record, values, value_bytes);
-      std::memcpy(record + value_bytes, scales, scale_bytes);
-      std::memset(record + value_bytes + scale_bytes, 0, record_bytes - value_bytes - scale_bytes);
+      detail::write_row_record(values, scales, head_dim_, record);
       values += value_bytes;
       scales += scale_bytes;
-      record += record_bytes;
+      record += row_record_bytes(head_dim_);
     }
     if (records.size() < kLongRead) return;
     detail::drop_file_pages(

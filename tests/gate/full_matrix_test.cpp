@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/mix_bits.hpp"
+#include "core/keyed_numbers.hpp"
 #include "gate/gate_ranks.hpp"
 #include "penstock/core/matmul.hpp"
 #include "penstock/core/parallel.hpp"
@@ -55,8 +55,7 @@ std::vector<BF16> uniform_bf16(std::int64_t count, float deviation, std::uint64_
   parallel_for(count, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::uint64_t bits = detail::mix_bits((seed << 40U) + static_cast<std::uint64_t>(i));
-      const float unit = static_cast<float>(bits >> 40U) / 16777216.0F - 0.5F;
-      values[static_cast<std::size_t>(i)] = to_bf16(unit * width);
+      values[static_cast<std::size_t>(i)] = to_bf16(detail::even_number(bits) * width);
     }
   });
   return values;

@@ -6,6 +6,7 @@
 #include "penstock/core/parallel.hpp"
 #include "reader/direct/dequantize_row.hpp"
 #include "reader/direct/gather_rows_impl.hpp"
+#include "table/row_record.hpp"
 
 namespace penstock::detail {
 namespace {
@@ -104,11 +105,7 @@ class RowWriter {
       std::memcpy(out, row.values, row_bytes_);
       return;
     }
-    const auto value_bytes = static_cast<std::size_t>(head_dim_);
-    const std::size_t scale_bytes = value_bytes / 32;
-    std::memcpy(out, row.values, value_bytes);
-    std::memcpy(out + value_bytes, row.scales, scale_bytes);
-    std::memset(out + value_bytes + scale_bytes, 0, row_bytes_ - value_bytes - scale_bytes);
+    write_row_record(row.values, row.scales, head_dim_, out);
   }
 
   RowFormat format_;

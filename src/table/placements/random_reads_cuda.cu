@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/keyed_numbers.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_guard.hpp"
 #include "cuda/launch.cuh"
@@ -33,11 +34,8 @@ __global__ void random_reads_kernel(const std::uint64_t* rows, std::uint64_t num
   std::uint64_t sum = 0;
 #pragma unroll 4
   for (unsigned row = thread / kWordsOfRow; row < kRowsOfRead; row += warps) {
-    // The mixing steps of splitmix64: neighbours land far apart.
-    std::uint64_t place = (seed + row) * 0x9E3779B97F4A7C15ULL;
-    place = (place ^ (place >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-    place = (place ^ (place >> 27U)) * 0x94D049BB133111EBULL;
-    sum += rows[(place ^ (place >> 31U)) % num_rows * kWordsOfRow + lane];
+    const std::uint64_t place = mix_bits((seed + row) * kGoldenGamma);  // neighbours land far apart
+    sum += rows[place % num_rows * kWordsOfRow + lane];
   }
   sums[thread] = sum;
 }
