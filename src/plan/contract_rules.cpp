@@ -43,7 +43,7 @@ std::string shown(const std::optional<std::string>& text) {
   return text.value_or("absent");
 }
 
-// ---- Engram: who may use it ----------------------------------------------------------------
+// Engram: who may use it.
 
 // A document that does not list the layers is taken at its architecture's word.
 bool is_known_empty(const std::optional<std::vector<int>>& layers) {
@@ -68,7 +68,7 @@ Verdict engram_model_support(const Deployment& d) {
   return violation(fmt::format("engram options with model.architecture = {}", architecture));
 }
 
-// ---- Engram: one copy of the tables for a node ---------------------------------------------
+// Engram: one copy of the tables for a node.
 
 // Sharing that the document asks for by name. What "auto" turns on is legal by construction.
 bool asks_to_share(const Deployment& d) {
@@ -108,7 +108,7 @@ Verdict engram_share_load_format(const Deployment& d) {
                  "load_format auto, safetensors or pt, or no sharing"};
 }
 
-// ---- Engram: the rest ----------------------------------------------------------------------
+// Engram: the rest.
 
 Verdict engram_no_microbatching(const Deployment& d) {
   // Holds without an engram section as well: such a model brings its Engram layers along.
@@ -143,14 +143,6 @@ std::int64_t replicas_that_split_columns(const Deployment& d, const DeployedEngr
   return std::gcd(std::int64_t{d.parallel.dp}, replicas / d.parallel.nodes);
 }
 
-std::string legal_shard_counts(int columns) {
-  std::vector<int> legal;
-  for (int shards = 1; shards <= columns; ++shards) {
-    if (has_column_shards(columns, shards)) legal.push_back(shards);
-  }
-  return fmt::format("{}", fmt::join(legal, ", "));
-}
-
 Verdict engram_empty_column_shard(const Deployment& d) {
   if (!d.engram || d.engram->row_shards || !has_architecture(d, kDeepseekV41)) return {};
   const int orders = d.model.engram_max_ngram_size.value_or(kReleasedMaxNgramSize) - 1;
@@ -161,10 +153,10 @@ Verdict engram_empty_column_shard(const Deployment& d) {
   return Finding{fmt::format("{} shards (tp {} x {} replicas) of {} columns", shards, d.parallel.tp,
                              replicas, columns),
                  fmt::format("a number of shards among {}, or engram.row_shards = true",
-                             legal_shard_counts(columns))};
+                             fmt::join(legal_column_shards(columns), ", "))};
 }
 
-// ---- HY V4 under prefill context parallelism -----------------------------------------------
+// HY V4 under prefill context parallelism.
 
 bool is_hyv4_pcp(const Deployment& d) {
   return has_architecture(d, kHyV4) && d.parallel.pcp > 1;
@@ -236,7 +228,7 @@ Verdict hyv4_pcp_gemm_backend(const Deployment& d) {
   return Finding{fmt::format("moe.gemm_backend = {}", *backend), std::string(kValidatedGemm)};
 }
 
-// ---- The sharded gate ----------------------------------------------------------------------
+// The sharded gate.
 
 // Other models have no gate to shard: for them the switches, which may come from the environment
 // of a whole cluster, mean nothing. A document that names no model is judged as if it had one.

@@ -1,6 +1,7 @@
 #include "penstock/table/column_shards.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -13,15 +14,6 @@ namespace {
 
 int columns_per_shard(int columns, int shards) {
   return columns / shards + (columns % shards == 0 ? 0 : 1);
-}
-
-std::string legal_shard_counts(int columns) {
-  std::string text;
-  for (int shards = 1; shards <= columns; ++shards) {
-    if (has_column_shards(columns, shards))
-      text += (text.empty() ? "" : ", ") + fmt::to_string(shards);
-  }
-  return text;
 }
 
 /// First row of each column, and the end of the last.
@@ -46,6 +38,14 @@ bool has_column_shards(int columns, int shards) {
   return (std::int64_t{shards} - 1) * columns_per_shard(columns, shards) < columns;
 }
 
+std::vector<int> legal_column_shards(int columns) {
+  std::vector<int> legal;
+  for (int shards = 1; shards <= columns; ++shards) {
+    if (has_column_shards(columns, shards)) legal.push_back(shards);
+  }
+  return legal;
+}
+
 std::vector<ColumnShard> column_shards(std::span<const std::int64_t> head_sizes, int shards) {
   constexpr std::size_t kMaxColumns = std::numeric_limits<int>::max();
   expects(!head_sizes.empty() && head_sizes.size() <= kMaxColumns,
@@ -57,7 +57,7 @@ std::vector<ColumnShard> column_shards(std::span<const std::int64_t> head_sizes,
         ErrorCode::InvalidArgument,
         fmt::format("column_shards: {} shards of {} columns leave a shard without a column; "
                     "needed: one of {}",
-                    shards, columns, legal_shard_counts(columns)));
+                    shards, columns, fmt::join(legal_column_shards(columns), ", ")));
   }
   const std::vector<std::int64_t> bounds = row_bounds(head_sizes);
   const int local_columns = columns_per_shard(columns, shards);

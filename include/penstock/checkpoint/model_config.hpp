@@ -27,7 +27,11 @@ struct EngramConfig {
   std::optional<int> hash_layer_index(int layer_id) const;
 };
 
-enum class GatingType { Elementwise, Headwise };
+/// What one row of a gate's weight governs.
+enum class GatingType {
+  Elementwise,  ///< One number of the attention's output.
+  Headwise      ///< All numbers of one attention head.
+};
 
 /// What HY V4's gate projection needs to know.
 struct GateConfig {

@@ -44,6 +44,8 @@ class SafetensorsFile {
 
   /// In the order of their bytes.
   std::span<const TensorInfo> tensors() const;
+
+  /// The header's `__metadata__`; empty if it has none.
   const std::map<std::string, std::string>& metadata() const;
 
   /// Null if there is no such tensor.

@@ -4,6 +4,7 @@
 
 namespace penstock {
 
+/// What kind of processor works on memory.
 enum class DeviceKind { Cpu, Cuda };
 
 /// Where memory lies and work runs.

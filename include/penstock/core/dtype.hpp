@@ -57,6 +57,7 @@ struct BF16 {
 /// The NaN that Penstock writes wherever a bf16 result is not a number.
 inline constexpr BF16 kBF16NaN{0x7FC0};
 
+/// The same number, exactly.
 constexpr float to_float(BF16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }

@@ -17,6 +17,7 @@ class Stream {
   /// Errors: Unsupported for CUDA in a build without it; System.
   static Stream create(Device device);
 
+  /// The stream, for calls that enqueue on it. Valid while this object or a copy of it lives.
   StreamRef ref() const noexcept;
 
   /// Returns when everything that was enqueued has run.

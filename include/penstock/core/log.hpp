@@ -5,6 +5,7 @@
 
 namespace penstock {
 
+/// How much a message matters: a Warning says that something is not as it was asked for.
 enum class LogLevel { Debug, Info, Warning };
 
 /// Receives every message of the library. Must not throw.

@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-/// Sizes of a gate.
+/// Sizes of an Engram gate.
 struct EngramGateShape {
   std::int64_t tokens = 0;
   int hc_mult = 1;  ///< Copies of the residual stream.
@@ -37,7 +37,8 @@ struct EngramGateArguments {
 ///         not finite cannot leak from there.
 /// Device: all buffers on `device`. Arithmetic is float throughout.
 /// Async:  on CUDA one kernel is enqueued on `stream`; on the CPU `out` is written on return.
-/// Errors: InvalidArgument for sizes that do not fit, before anything is written.
+/// Errors: InvalidArgument for sizes that do not fit, before anything is written; Unsupported for
+///         CUDA in a build without it.
 void engram_gate(const EngramGateShape& shape, const EngramGateArguments& arguments,
                  Device device = {}, StreamRef stream = {});
 

@@ -19,7 +19,8 @@ namespace penstock {
 /// Cost:    max_tokens * (hc + 1) * dim bf16 of workspace on `device`, beside the weights.
 class EngramInjection {
  public:
-  /// Errors: InvalidArgument for max_tokens < 1; OutOfMemory.
+  /// Errors: InvalidArgument for max_tokens < 1; OutOfMemory; Unsupported for CUDA in a build without
+  ///         it, or where cuBLASLt cannot be opened.
   EngramInjection(const EngramWeights& weights, Device device, std::int64_t max_tokens);
   ~EngramInjection();
   EngramInjection(EngramInjection&&) noexcept;
@@ -35,6 +36,8 @@ class EngramInjection {
   /// Injects what project() computed last; see engram_gate() for the formula.
   ///
   /// Shapes: hidden and out [T, hc, dim], mask [T] or empty; T is that of the last project().
+  /// Async:  on CUDA one kernel is enqueued on `stream`, which must be that of project().
+  /// Errors: InvalidArgument for sizes that do not fit, before anything is written.
   void inject(std::span<const BF16> hidden, std::span<const std::uint8_t> mask, std::span<BF16> out,
               StreamRef stream = {});
 

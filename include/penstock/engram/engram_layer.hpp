@@ -20,11 +20,11 @@ namespace penstock {
 /// Errors: NotFound if the layer has no Engram.
 TableSpec engram_table_spec(const ModelConfig& config, int layer_id);
 
+/// What EngramLayer::open is asked for; see TableOptions for what is said of the table there.
 struct EngramLayerOptions {
   Placement placement = Placement::Auto;
   Device device = {};
-  Communicator* group =
-      nullptr;  ///< Ranks of a node that share (or, for `peer`, spread) the table.
+  Communicator* group = nullptr;   ///< Ranks of a node that share or, for `peer`, spread the table.
   std::int64_t max_tokens = 8192;  ///< Of one step.
   int slots = 2;                   ///< Tickets that may be held at once.
   bool may_fall_back = false;
@@ -43,6 +43,11 @@ class EngramLayer {
   static EngramLayer open(const ModelDir& model, int layer_id,
                           const EngramLayerOptions& options = {});
 
+  /// A layer of a table and weights that are there already; of `options`, what is said of opening a
+  /// table means nothing.
+  ///
+  /// Errors: InvalidArgument if the table holds only a shard of the columns; as Prefetcher and
+  ///         EngramInjection.
   EngramLayer(Table table, const EngramWeights& weights, const EngramLayerOptions& options);
 
   /// Starts reading the rows of a step. See Prefetcher::start.
@@ -53,6 +58,7 @@ class EngramLayer {
   /// Shapes: hidden and out [T, hc, dim], mask [T] or empty; T is the ticket's. `out` may be
   ///         `hidden`.
   /// Async:  on CUDA everything is ordered on `stream`.
+  /// Errors: InvalidArgument for an empty ticket or sizes that do not fit; what the read failed with.
   void forward(std::span<const BF16> hidden, Ticket& ticket, std::span<const std::uint8_t> mask,
                std::span<BF16> out, StreamRef stream = {});
 

@@ -19,6 +19,7 @@
 
 namespace penstock {
 
+/// What EngramStage::open is asked for. Equal on all ranks, but for the device's index.
 struct EngramStageOptions {
   Placement placement = Placement::Auto;
   HostBacking backing = HostBacking::Auto;  ///< Of host_shared.
@@ -73,6 +74,7 @@ class EngramStage {
   /// Device: row_ids lie on options.device. On CUDA they must stay until the rows have been read.
   /// Async:  on CUDA the reads begin after what `stream` has enqueued so far, on streams of their
   ///         own.
+  /// Errors: InvalidArgument for ids of another shape or more than max_tokens tokens.
   void start(std::span<const std::int32_t> row_ids, StreamRef stream = {});
 
   /// The tokens of this step that this rank will inject.
@@ -88,6 +90,7 @@ class EngramStage {
   ///
   /// Shapes: hidden and out [tokens().count, hc, dim]; mask [tokens().count] or empty.
   /// Async:  on CUDA everything is ordered on `stream`; nothing waits on the host.
+  /// Errors: as rows(); InvalidArgument for sizes that do not fit.
   void forward(int layer_id, std::span<const BF16> hidden, std::span<const std::uint8_t> mask,
                std::span<BF16> out, StreamRef stream = {});
 

@@ -19,6 +19,7 @@ class LookbackWindow {
   /// Number of tokens so far; the next token's position.
   std::int64_t position() const { return position_; }
 
+  /// Takes the next tokens, oldest first.
   void append(std::span<const std::int32_t> token_ids);
 
   /// Takes the last `count` tokens back, for rejected speculative tokens.

@@ -51,6 +51,7 @@ class NgramHasher {
   const HashLayout& layout() const;
   std::optional<std::int32_t> dead_token_id() const;
 
+  /// The flat arrays that hash() works with, for the library's other hashers.
   struct State;
   const State& state() const { return *state_; }
 

@@ -10,8 +10,8 @@ namespace penstock {
 
 /// Which block of the KV cache holds each block of positions of each request.
 struct BlockTable {
-  std::span<const std::int32_t>
-      blocks;  ///< [rows, max_blocks]; entries that nobody uses may be any.
+  /// [rows, max_blocks]; entries that nobody uses may be any.
+  std::span<const std::int32_t> blocks;
   std::int64_t max_blocks = 0;
 };
 

@@ -80,6 +80,8 @@ class GateLinear {
 
   /// What the options asked for; Auto becomes Replicated when the whole weight stays on each rank.
   GateStrategy strategy() const;
+
+  /// The part of the weight that this rank keeps, and its bytes.
   WeightPart resident_part() const;
   std::size_t resident_bytes() const;
 

@@ -33,10 +33,14 @@ enum class WeightPart {
 
 /// "full", "rows" or "columns".
 std::string_view to_string(WeightPart part);
+
+/// The inverse of to_string; nothing for another word.
 std::optional<WeightPart> parse_weight_part(std::string_view name);
 
 /// "elementwise" or "headwise".
 std::string_view to_string(GatingType gating);
+
+/// The inverse of to_string; nothing for another word.
 std::optional<GatingType> parse_gating_type(std::string_view name);
 
 /// Sizes of a gate.

@@ -23,6 +23,7 @@ struct DeployedModel {
   std::optional<int> engram_n_heads;
 };
 
+/// Parallel sizes, and what the engine does with them.
 struct DeployedParallel {
   int tp = 1;
   int pp = 1;
@@ -37,6 +38,7 @@ struct DeployedParallel {
   int ubatch_size = 0;  ///< 2 and more: a batch is cut into microbatches.
 };
 
+/// Speculative decoding.
 struct DeployedSpeculation {
   std::optional<std::string> method;
   std::optional<int> num_speculative_tokens;
@@ -44,11 +46,13 @@ struct DeployedSpeculation {
   std::optional<std::string> draft_model_config;  ///< JSON object as text; `{}` counts as present.
 };
 
+/// Backends of the mixture of experts.
 struct DeployedMoe {
   std::optional<std::string> all2all_backend;  ///< Nothing: the engine chooses.
   std::optional<std::string> gemm_backend;     ///< Nothing: the engine chooses.
 };
 
+/// How Engram tables are kept.
 struct DeployedEngram {
   bool cpu_offload = true;
   std::optional<bool> dp_shared_memory;  ///< As the document has it; see shares_tables.
@@ -58,6 +62,7 @@ struct DeployedEngram {
   bool row_shards = false;  ///< Tables are cut by row ids where whole columns do not suffice.
 };
 
+/// How the gate's weight is sharded.
 struct DeployedGate {
   bool pcp_shard = false;             ///< Without the key: PENSTOCK_GATE_PCP_SHARD.
   std::optional<int> pcp_group_size;  ///< Nothing: the whole PCP group.

@@ -54,7 +54,8 @@ std::size_t gather_workspace_bytes(const TableView& table, std::int64_t tokens, 
 /// Async:  on CUDA one kernel is enqueued on `stream`, or a few with a workspace; ids, out, workspace
 ///         and table must outlive it. Legal in capture, with a workspace once such a read has run
 ///         outside of one. On the CPU the rows are written on return.
-/// Errors: InvalidArgument for sizes that do not fit, before anything is written.
+/// Errors: InvalidArgument for sizes that do not fit, before anything is written; Unsupported for
+///         CUDA in a build without it.
 void gather_rows(const TableView& table, const RowIds& ids, RowFormat format,
                  std::span<std::byte> out, Device device, StreamRef stream = {},
                  const GatherOptions& options = {});
@@ -63,6 +64,8 @@ void gather_rows(const TableView& table, const RowIds& ids, RowFormat format,
 ///
 /// Shapes: values [n, head_dim] e4m3 codes, scales [n, head_dim / 32] bytes, out [n, head_dim] bf16.
 /// Device: CPU.
+/// Errors: InvalidArgument for sizes that do not fit, or a head_dim that is no positive multiple of
+///         32.
 void dequantize_rows(std::span<const std::byte> values, std::span<const std::byte> scales,
                      int head_dim, std::span<std::byte> out);
 
@@ -70,6 +73,7 @@ void dequantize_rows(std::span<const std::byte> values, std::span<const std::byt
 ///
 /// Shapes: records [n, row_record_bytes(head_dim)], out [n, head_dim] bf16.
 /// Device: CPU.
+/// Errors: as dequantize_rows.
 void unpack_rows(std::span<const std::byte> records, int head_dim, std::span<std::byte> out);
 
 }  // namespace penstock

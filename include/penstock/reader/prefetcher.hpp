@@ -13,6 +13,7 @@
 
 namespace penstock {
 
+/// Sizes of a prefetcher, fixed when it is made.
 struct PrefetchOptions {
   std::int64_t max_tokens = 8192;  ///< Tokens of the largest read.
   int slots = 2;                   ///< Reads that may be in flight or unconsumed at once.
@@ -89,6 +90,8 @@ class Prefetcher {
 
   const Table& table() const;
   const PrefetchOptions& options() const;
+
+  /// Bytes of all slots' staging memory.
   std::int64_t staging_bytes() const;
 
  private:

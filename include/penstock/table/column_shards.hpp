@@ -27,13 +27,20 @@ std::vector<ColumnShard> column_shards(std::span<const std::int64_t> head_sizes,
 /// Whether column_shards would succeed.
 bool has_column_shards(int columns, int shards);
 
-/// A range of row ids: [shard * rows / shards, (shard + 1) * rows / shards).
+/// The numbers of shards for which it would, ascending; none for fewer than one column.
+std::vector<int> legal_column_shards(int columns);
+
+/// A range of row ids.
 struct RowRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;  ///< Exclusive.
 
   friend bool operator==(const RowRange&, const RowRange&) = default;
 };
+
+/// The row ids of a row shard: [shard * rows / shards, (shard + 1) * rows / shards).
+///
+/// Errors: InvalidArgument unless 0 <= shard < shards and rows >= 0.
 RowRange row_shard(std::int64_t rows, int shard, int shards);
 
 }  // namespace penstock

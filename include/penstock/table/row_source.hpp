@@ -23,6 +23,8 @@ class RowSource {
   /// Writes the records of rows [first, first + n) one after another.
   ///
   /// Shapes: records [n, row_record_bytes(head_dim())].
+  /// Errors: InvalidArgument for part of a record or rows that are not there; what the source itself
+  ///         fails with.
   virtual void read(std::int64_t first, std::span<std::byte> records) const = 0;
 
   /// The split arrays that lie in a mapped file, for the `file` placement; null pointers if there
@@ -33,6 +35,7 @@ class RowSource {
   };
   virtual SplitArrays split_arrays() const { return {}; }
 
+  /// Where the rows come from, for people.
   virtual std::string description() const = 0;
 };
 
@@ -44,6 +47,8 @@ std::shared_ptr<const RowSource> open_checkpoint_rows(const ModelDir& model, int
 
 /// Rows as a pure function of (seed, layer id, row id), for tables of full size without files.
 /// Codes are finite, scales moderate (bytes 109 to 121).
+///
+/// Errors: InvalidArgument for num_rows < 0 or a head_dim that is no positive multiple of 32.
 std::shared_ptr<const RowSource> make_random_rows(std::uint64_t seed, int layer_id,
                                                   std::int64_t num_rows, int head_dim);
 

@@ -31,6 +31,7 @@ struct TableShard {
   int count = 1;
 };
 
+/// What Table::open is asked for. Equal on all ranks of `group`, but for the device's index.
 struct TableOptions {
   Placement placement = Placement::Auto;
   TableShard shard = {};
@@ -65,20 +66,26 @@ class Table {
   ///
   /// Collective: over `options.group`, all ranks with the same arguments, and tables in the same
   ///             order. One rank creates shared memory and loads it; readers see it only after it is
-  ///             complete and sealed. Only the ends of the stages are waited for, no tensor is.
+  ///             complete and sealed. Ranks wait for each other at the end of a stage only, never
+  ///             tensor by tensor.
   /// Errors:     InvalidArgument for an illegal shard, or a backing named for another placement than
   ///             host_shared; Unsupported for a placement or backing that cannot be had here, with
-  ///             what would work; OutOfMemory before anything is loaded; PeerFailed
-  ///             if another rank failed, naming it and the stage. On any error nothing is left.
+  ///             what would work; OutOfMemory before anything is loaded; PeerFailed if another rank
+  ///             failed, naming it and the stage. On any error nothing is left.
   static Table open(const TableSpec& spec, std::shared_ptr<const RowSource> rows,
                     const TableOptions& options = {});
 
   const TableSpec& spec() const;
+
+  /// What readers take. Its addresses are valid while this table, a copy of it or keep_alive() lives.
   const TableView& view() const;
+
+  /// Where the rows are read.
   Device device() const;
   const TableStatus& status() const;
 
-  /// Row ids outside [-1, num_rows) that readers of this process have met so far.
+  /// Row ids outside [-1, num_rows) that readers of this process have met so far. On CUDA, waits for
+  /// the legacy default stream, and counts what has been read by then.
   std::uint64_t rejected_ids() const;
 
   /// Keeps the memory behind view() alive.

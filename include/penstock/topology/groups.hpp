@@ -29,6 +29,7 @@ struct RankGroups {
   std::vector<int> tp;
 };
 
+/// The groups of `rank` in every dimension. Errors: as group_of.
 RankGroups groups_of(const ParallelConfig& config, int rank);
 
 }  // namespace penstock
