@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -15,6 +14,7 @@
 #include "penstock/checkpoint/model_config.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/switch.hpp"
+#include "plan/document_override.hpp"
 #include "plan/document_section.hpp"
 
 namespace penstock {
@@ -22,45 +22,12 @@ namespace {
 
 using detail::DocumentSection;
 using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kGatePcpShard = "PENSTOCK_GATE_PCP_SHARD";
 
 // Far above any model; with them the number of columns cannot overflow.
 constexpr int kMostNgramSize = 64;
 constexpr int kMostHeads = 1024;
-
-// ---- Overrides -----------------------------------------------------------------------------
-
-// A bare word is a string, so that a shell needs no quotes within quotes.
-Json override_value(const std::string& text, const std::string& name) {
-  if (Json::accept(text)) return detail::parse_strict_json(text, name);
-  const bool is_word = !text.empty() && std::string_view("{[\"").find(text[0]) == std::string::npos;
-  if (!is_word) return detail::parse_strict_json(text, name);  // throws with the place
-  return text;
-}
-
-void apply_override(Json& document, const std::string& assignment) {
-  const std::string name = fmt::format("override \"{}\"", assignment);
-  const std::size_t equals = assignment.find('=');
-  expects(equals != std::string::npos && equals > 0,
-          fmt::format("{}: found no key before \"=\", needs key.path=value", name));
-  Json* place = &document;
-  const std::string path = assignment.substr(0, equals);
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find('.', begin), path.size());
-    const std::string key = path.substr(begin, end - begin);
-    expects(!key.empty(), fmt::format("{}: found an empty key, needs key.path=value", name));
-    if (place->is_null()) *place = Json::object();
-    expects(place->is_object(), fmt::format("{}: found a key below {}, needs an object there", name,
-                                            place->type_name()));
-    place = &(*place)[key];
-    begin = end + 1;
-  }
-  *place = override_value(assignment.substr(equals + 1), name);
-}
-
-// ---- One reader per section ----------------------------------------------------------------
 
 void read_model(DocumentSection section, DeployedModel& out) {
   section.read("architecture", out.architecture);
@@ -146,8 +113,7 @@ Deployment read_document(const Json& json, std::string_view source) {
   return out;
 }
 
-// ---- What the document leaves to others ----------------------------------------------------
-
+/// Keeps what the document says; where it says nothing, takes `value`.
 template <typename T>
 void fill(std::optional<T>& out, const std::optional<T>& value) {
   if (!out) out = value;
@@ -169,64 +135,6 @@ bool brings_engram(const Deployment& d) {
          !(d.model.engram_layer_ids && d.model.engram_layer_ids->empty());
 }
 
-// ---- The resolved document -----------------------------------------------------------------
-
-template <typename T>
-OrderedJson or_null(const std::optional<T>& value) {
-  return value ? OrderedJson(*value) : OrderedJson(nullptr);
-}
-
-OrderedJson model_json(const DeployedModel& model) {
-  return {{"architecture", or_null(model.architecture)},
-          {"num_nextn_predict_layers", or_null(model.num_nextn_predict_layers)},
-          {"engram_layer_ids", or_null(model.engram_layer_ids)},
-          {"ple_layer_ids", or_null(model.ple_layer_ids)},
-          {"engram_max_ngram_size", or_null(model.engram_max_ngram_size)},
-          {"engram_n_heads", or_null(model.engram_n_heads)}};
-}
-
-OrderedJson parallel_json(const DeployedParallel& parallel) {
-  return {{"tp", parallel.tp},
-          {"pp", parallel.pp},
-          {"dp", parallel.dp},
-          {"pcp", parallel.pcp},
-          {"dcp", parallel.dcp},
-          {"external_dp", parallel.external_dp},
-          {"nodes", parallel.nodes},
-          {"expert_parallel", parallel.expert_parallel},
-          {"elastic_ep", parallel.elastic_ep},
-          {"enable_dbo", parallel.enable_dbo},
-          {"ubatch_size", parallel.ubatch_size}};
-}
-
-OrderedJson speculation_json(const std::optional<DeployedSpeculation>& speculative) {
-  if (!speculative) return nullptr;
-  const auto& draft = speculative->draft_model_config;
-  return {{"method", or_null(speculative->method)},
-          {"num_speculative_tokens", or_null(speculative->num_speculative_tokens)},
-          {"native_tokens", or_null(speculative->native_tokens)},
-          {"draft_model_config", draft ? OrderedJson::parse(*draft) : OrderedJson(nullptr)}};
-}
-
-OrderedJson engram_json(const Deployment& d) {
-  if (!d.engram) return nullptr;
-  return {{"cpu_offload", d.engram->cpu_offload},
-          {"dp_shared_memory", shares_tables(d, *d.engram)},
-          {"enable_dp_sharding", d.engram->enable_dp_sharding},
-          {"embedding_across_dp", d.engram->embedding_across_dp},
-          {"use_thp", d.engram->use_thp},
-          {"row_shards", d.engram->row_shards}};
-}
-
-OrderedJson gate_json(const DeployedGate& gate) {
-  return {{"pcp_shard", gate.pcp_shard},
-          {"pcp_group_size", or_null(gate.pcp_group_size)},
-          {"dp_shard", gate.dp_shard},
-          {"dp_group_size", gate.dp_group_size},
-          {"block_tokens", or_null(gate.block_tokens)},
-          {"quantization", or_null(gate.quantization)}};
-}
-
 }  // namespace
 
 std::optional<bool> gate_pcp_shard_switch() {
@@ -244,7 +152,7 @@ bool shares_tables(const Deployment& deployment, const DeployedEngram& engram) {
 Deployment parse_deployment(std::string_view json, std::string_view source,
                             std::span<const std::string> overrides) {
   Json document = detail::parse_strict_json(json, source);
-  for (const std::string& assignment : overrides) apply_override(document, assignment);
+  for (const std::string& assignment : overrides) detail::apply_override(document, assignment);
   Deployment out = read_document(document, source);
   if (out.model_dir) {
     const auto config = std::filesystem::path(*out.model_dir) / "config.json";
@@ -269,22 +177,6 @@ Deployment load_deployment(const std::filesystem::path& file,
                                                file.string(), std::strerror(errno)));
   }
   return parse_deployment(text, file.string(), overrides);
-}
-
-std::string to_json(const Deployment& d) {
-  const OrderedJson document = {{"model_dir", or_null(d.model_dir)},
-                                {"model", model_json(d.model)},
-                                {"platform", d.platform},
-                                {"parallel", parallel_json(d.parallel)},
-                                {"speculative", speculation_json(d.speculative)},
-                                {"kv_cache_dtype", d.kv_cache_dtype},
-                                {"load_format", d.load_format},
-                                {"moe",
-                                 {{"all2all_backend", or_null(d.moe.all2all_backend)},
-                                  {"gemm_backend", or_null(d.moe.gemm_backend)}}},
-                                {"engram", engram_json(d)},
-                                {"gate", gate_json(d.gate)}};
-  return document.dump();
 }
 
 }  // namespace penstock
