@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "cli/bench/bench.hpp"
+#include "cli/bench/largest_of.hpp"
 #include "cli/bench/lookup_options.hpp"
 #include "cli/bench/lookup_rank.hpp"
+#include "cli/bench/random_numbers.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/engram/engram_injection.hpp"
 #include "penstock/reader/prefetcher.hpp"
@@ -18,16 +20,8 @@
 namespace penstock::cli {
 namespace {
 
-std::vector<BF16> random_bf16(std::int64_t count) {
-  std::vector<BF16> values(static_cast<std::size_t>(count));
-  std::uint64_t state = 0x9E3779B97F4A7C15;
-  for (auto& value : values) {
-    state ^= state << 13U;
-    state ^= state >> 7U;
-    state ^= state << 17U;
-    value = to_bf16(static_cast<float>(state >> 40U) / 16777216.0F - 0.5F);
-  }
-  return values;
+std::vector<BF16> operands(std::int64_t count) {
+  return random_bf16(count, 1.0F, 0x9E3779B97F4A7C15);
 }
 
 /// The model's own work before rows are needed: products of [tokens, 4096] and [8192, 4096]^T.
@@ -47,7 +41,7 @@ class ModelWork {
   static constexpr int kOutput = 8192;
 
   static Buffer random_input(Device device, std::int64_t tokens) {
-    const std::vector<BF16> values = random_bf16(tokens * kInput);
+    const std::vector<BF16> values = operands(tokens * kInput);
     return Buffer::copy_of(std::as_bytes(std::span(values)), device);
   }
 
@@ -57,8 +51,8 @@ class ModelWork {
     weights.hc_mult = 1;
     weights.dim = kOutput / 2;
     weights.row_width = kInput;
-    weights.wkv = random_bf16(kOutput * kInput);
-    weights.q_weight = weights.k_weight = random_bf16(weights.dim);
+    weights.wkv = operands(kOutput * kInput);
+    weights.q_weight = weights.k_weight = operands(weights.dim);
     return weights;
   }
 
@@ -134,7 +128,7 @@ class PrefetchBench {
       together.push_back(rank_.time(beside, work));
       slowed.push_back((together.back() / alone.back() - 1) * 100);
       const std::chrono::duration<double, std::milli> wait = after_.since(before_);
-      waits.push_back(rank_.largest(wait.count()));
+      waits.push_back(largest_of(rank_.comm(), wait.count()));
     }
     if (rank_.comm().rank() != 0) return;
     const double wait_ms = spread_of(waits).median;
@@ -187,8 +181,11 @@ void add_bench_prefetch(CLI::App& bench, Action& action) {
   options->device = "cuda";
   options->tokens = {8192};
   add_lookup_options(*prefetch, *options);
-  prefetch->add_option("--work", options->work, "Products before the rows are needed");
-  prefetch->add_option("--work-tokens", options->work_tokens, "Tokens of each product");
+  prefetch->add_option("--work", options->work, "Products before the rows are needed")
+      ->capture_default_str();
+  prefetch->add_option("--work-tokens", options->work_tokens, "Tokens of each product")
+      ->capture_default_str();
+  prefetch->footer("Needs a GPU. Example: penstock bench prefetch --gib 24");
   prefetch->callback(
       [&action, options] { action = [options] { return run_prefetch_bench(*options); }; });
 }

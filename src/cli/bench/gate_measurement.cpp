@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <utility>
 
+#include "cli/bench/largest_of.hpp"
+#include "cli/bench/random_numbers.hpp"
+#include "cli/bench/spread.hpp"
 #include "penstock/comm/communicator.hpp"
 #include "penstock/core/buffer.hpp"
 #include "penstock/core/error.hpp"
@@ -20,18 +22,10 @@ namespace {
 
 constexpr std::int64_t kSampledElements = 256;
 
-/// Numbers of mean 0 and about the given size, cheap enough for hundreds of millions of them.
-std::vector<BF16> random_bf16(std::int64_t count, float size, std::uint64_t seed) {
-  std::vector<BF16> values(static_cast<std::size_t>(count));
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15ULL + 1;
-  for (auto& value : values) {
-    state ^= state << 13U;
-    state ^= state >> 7U;
-    state ^= state << 17U;
-    const auto unit = static_cast<float>(state >> 40U) / 16777216.0F - 0.5F;
-    value = to_bf16(unit * size * 3.46F);  // a uniform number of unit variance
-  }
-  return values;
+/// Numbers of mean 0 and the given deviation.
+std::vector<BF16> random_operand(std::int64_t count, float deviation, std::uint64_t seed) {
+  constexpr float kWidthOfDeviation = 3.46F;  // sqrt(12), of evenly spread numbers
+  return random_bf16(count, deviation * kWidthOfDeviation, seed * 0x9E3779B97F4A7C15ULL + 1);
 }
 
 Buffer copied(Device device, const std::vector<BF16>& values) {
@@ -165,19 +159,6 @@ double sampled_error(const GateBenchCase& bench_case, const Inputs& inputs,
   return std::sqrt(difference / std::max(size, 1e-300));
 }
 
-/// The slowest rank's time.
-double slowest(Communicator& comm, double mine) {
-  std::vector<std::byte> bytes(sizeof(mine));
-  std::memcpy(bytes.data(), &mine, sizeof(mine));
-  double most = mine;
-  for (const auto& other : comm.all_gather_object(bytes)) {
-    double value = 0;
-    std::memcpy(&value, other.data(), sizeof(value));
-    most = std::max(most, value);
-  }
-  return most;
-}
-
 Device device_of(const GateBenchOptions& options, const Communicator& comm) {
   return options.device == "cuda" ? Device::cuda(comm.rank()) : Device::cpu();
 }
@@ -224,16 +205,15 @@ class RankBench {
       std::ranges::shuffle(order, random);
       for (const std::size_t i : order) {
         if (!chains[i]) continue;
-        times[i].push_back(slowest(host_, chains[i]->measure(call(), stream_, device_, host_)));
+        times[i].push_back(largest_of(host_, chains[i]->measure(call(), stream_, device_, host_)));
       }
     }
     for (std::size_t i = 0; i < ways.size(); ++i) {
       if (!chains[i]) continue;
-      std::sort(times[i].begin(), times[i].end());
-      results[i].median_ms = times[i][times[i].size() / 2];
-      results[i].min_ms = times[i].front();
-      // Between the quarters.
-      results[i].spread_ms = times[i][times[i].size() * 3 / 4] - times[i][times[i].size() / 4];
+      const Spread spread = spread_of(std::move(times[i]));
+      results[i].median_ms = spread.median;
+      results[i].min_ms = spread.least;
+      results[i].spread_ms = spread.quartiles;
       chains[i]->describe(case_.tokens, results[i]);
     }
     return results;
@@ -306,9 +286,9 @@ std::vector<GateResult> measure_gates(const GateBenchCase& bench_case,
   const std::int64_t h = bench_case.shape.hidden_size;
   const std::int64_t g = bench_case.shape.output_size;
   // All ranks have the same tokens, so that one set of inputs serves identical rows as well.
-  const Inputs inputs{random_bf16(g * h, 1.5F / std::sqrt(static_cast<float>(h)), 1),
-                      random_bf16(bench_case.tokens * h, 1.0F, 2),
-                      random_bf16(bench_case.tokens * g, 1.0F, 3)};
+  const Inputs inputs{random_operand(g * h, 1.5F / std::sqrt(static_cast<float>(h)), 1),
+                      random_operand(bench_case.tokens * h, 1.0F, 2),
+                      random_operand(bench_case.tokens * g, 1.0F, 3)};
   std::vector<GateResult> results;
   run_thread_group(bench_case.ranks, [&](Communicator& comm) {
     RankBench bench(bench_case, options, rates, comm, inputs);

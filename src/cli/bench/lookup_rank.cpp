@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "cli/bench/largest_of.hpp"
+#include "cli/bench/random_numbers.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
 #include "penstock/table/row_source.hpp"
@@ -15,20 +17,11 @@ namespace {
 constexpr int kIdSets = 24;
 constexpr std::uint64_t kSeed = 1;
 
-/// Never 0.
-std::uint64_t next_random(std::uint64_t& state) {
-  state ^= state << 13U;
-  state ^= state >> 7U;
-  state ^= state << 17U;
-  return state;
-}
-
 std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t rows, int rank) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
-  std::uint64_t state = 0x9E3779B97F4A7C15;
-  state += static_cast<std::uint64_t>(rank);
+  RandomWords words(0x9E3779B97F4A7C15 + static_cast<std::uint64_t>(rank));
   for (auto& id : ids) {
-    id = static_cast<std::int32_t>(next_random(state) % static_cast<std::uint64_t>(rows));
+    id = static_cast<std::int32_t>(words.next() % static_cast<std::uint64_t>(rows));
   }
   return ids;
 }
@@ -155,7 +148,7 @@ double LookupRank::time(const std::function<void()>& enqueue, const std::functio
   enqueue();
   end_.record(stream_.ref());
   const std::chrono::duration<double, std::milli> time = end_.since(begin_);
-  return largest(time.count());
+  return largest_of(comm_, time.count());
 }
 
 Spread LookupRank::measure(const std::function<void()>& enqueue, int count) {
@@ -166,17 +159,6 @@ Spread LookupRank::measure(const std::function<void()>& enqueue, int count) {
     if (i >= 0) times.push_back(milliseconds);
   }
   return spread_of(std::move(times));
-}
-
-double LookupRank::largest(double mine) {
-  if (comm_.size() == 1) return mine;
-  double most = mine;
-  for (const auto& other : comm_.all_gather_object(std::as_bytes(std::span(&mine, 1)))) {
-    double value = 0;
-    std::memcpy(&value, other.data(), sizeof(value));
-    most = std::max(most, value);
-  }
-  return most;
 }
 
 }  // namespace penstock::cli

@@ -73,9 +73,6 @@ class LookupRank {
   /// Of one of the `count` things that `enqueue` puts on the stream, over all repetitions.
   Spread measure(const std::function<void()>& enqueue, int count);
 
-  /// The largest of all ranks' values.
-  double largest(double mine);
-
  private:
   void read(std::int64_t tokens, RowFormat format, StreamRef stream,
             std::span<std::byte> workspace);
