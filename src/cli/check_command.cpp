@@ -87,6 +87,9 @@ void add_check_command(CLI::App& app, Action& action) {
       ->add_option("--set", options->overrides,
                    "Replace a key first, for example engram.cpu_offload=false; may be repeated")
       ->allow_extra_args(false);
+  command->footer(
+      "docs/formats/deployment.md describes the document. Exits with 5 if a rule is violated.\n"
+      "Example: penstock check examples/deployments/hy_v4_pcp.json --set parallel.tp=2");
   command->callback([options, document, &action] {
     if (document->empty() && !options->lists_rules) throw CLI::RequiredError("deployment");
     action = [options] { return check(*options); };

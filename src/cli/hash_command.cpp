@@ -102,6 +102,9 @@ void add_hash_command(CLI::App& app, Action& action) {
                    "Requests, token map and dead token (JSON); a path in it is relative to it")
       ->required();
   command->add_flag("--json", options->is_json, "Answer in JSON: {\"rows\": [T][L][C]}");
+  command->footer(
+      "docs/formats/batch.md describes the batch.\n"
+      "Example: penstock hash demo/config.json --batch examples/batch.json --json");
   command->callback([options, &action] { action = [options] { return hash(*options); }; });
 }
 

@@ -11,6 +11,7 @@
 #include "cli/commands.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/inspect/model_report.hpp"
+#include "penstock/gate/strategy.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -60,20 +61,12 @@ Json to_json(const EngramConfig& config, const std::vector<EngramReport>& layers
           {"layers", std::move(list)}};
 }
 
-std::string_view gating_name(GatingType gating) {
-  switch (gating) {
-    case GatingType::Elementwise: return "elementwise";
-    case GatingType::Headwise: return "headwise";
-  }
-  return "";
-}
-
 Json to_json(const GateConfig& config, const std::vector<GateReport>& gates) {
   Json list = Json::array();
   for (const auto& gate : gates) {
     list.push_back({{"layer", gate.layer_id}, {"tensor", to_json(gate.tensor)}});
   }
-  return {{"gating", gating_name(config.gating)},
+  return {{"gating", to_string(config.gating)},
           {"heads", config.num_heads},
           {"v_head_dim", config.v_head_dim},
           {"output_size", config.output_size()},
@@ -134,7 +127,7 @@ void print_gates(const GateConfig& config, const std::vector<GateReport>& gates)
   std::uint64_t bytes = 0;
   for (const auto& gate : gates) bytes += gate.tensor.info.bytes;
   fmt::print("gates         {} layers, {}, {} outputs, {}\n", gates.size(),
-             gating_name(config.gating), config.output_size(), byte_count(bytes));
+             to_string(config.gating), config.output_size(), byte_count(bytes));
   for (const auto& gate : gates) {
     fmt::print("layer {}\n", gate.layer_id);
     print_tensor(gate.tensor);
@@ -170,10 +163,11 @@ int inspect(const InspectOptions& options) {
 
 void add_inspect_command(CLI::App& app, Action& action) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* command =
-      app.add_subcommand("inspect", "What a model has for us, and where it contradicts itself");
-  command->add_option("DIR", options->directory, "Model directory")->required();
-  command->add_flag("--json", options->is_json, "The answer as JSON");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Show what a model has for us, and where it contradicts itself");
+  command->add_option("DIR", options->directory, "A model directory")->required();
+  command->add_flag("--json", options->is_json, "Answer in JSON");
+  command->footer("Exits with 3 if it contradicts itself. Example: penstock inspect demo");
   command->callback([options, &action] { action = [options] { return inspect(*options); }; });
 }
 

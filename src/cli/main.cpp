@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,6 +48,13 @@ int check_output(int code) {
       kExitEnvironment);
 }
 
+/// "penstock bench gate": the subcommand that the command line has named, as far as it got.
+std::string name_of_parsed(const CLI::App& app) {
+  std::string name = app.get_name();
+  for (const CLI::App* parsed : app.get_subcommands()) name += " " + name_of_parsed(*parsed);
+  return name;
+}
+
 int run(int argc, char** argv) {
   occupy_standard_descriptors();
   set_log_sink(print_warning);
@@ -54,20 +62,24 @@ int run(int argc, char** argv) {
   app.name("penstock");
   app.set_version_flag("--version", build_description());
   app.require_subcommand(1);
+  app.footer(
+      "Results go to stdout, messages to stderr. Exit codes: 0 ok, 2 usage, 3 bad input,\n"
+      "4 environment or a failed peer, 5 verification failed or a rule violated, 70 internal.\n"
+      "penstock SUBCOMMAND --help tells the rest.");
 
   Action action;
-  add_bench_command(app, action);
-  add_check_command(app, action);
+  add_make_model_command(app, action);
+  add_inspect_command(app, action);
   add_run_command(app, {argv, argv + argc}, action);
   add_hash_command(app, action);
-  add_inspect_command(app, action);
-  add_make_model_command(app, action);
+  add_check_command(app, action);
+  add_bench_command(app, action);
 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return report(error.what(), kExitUsage);
+    return report(fmt::format("{} (see {} --help)", error.what(), name_of_parsed(app)), kExitUsage);
   }
   return check_output(action());
 }

@@ -126,7 +126,7 @@ int make_model(const MakeModelOptions& given) {
 }
 
 void add_options(CLI::App& command, MakeModelOptions& options) {
-  command.add_option("DIR", options.directory, "New or empty directory")->required();
+  command.add_option("DIR", options.directory, "A new or empty directory")->required();
   command.add_option("--like", options.like, "The model whose layout it gets")
       ->check(CLI::IsMember({"deepseek-v4.1-flash", "hy-v4", "hy-v4-preview"}))
       ->capture_default_str();
@@ -138,7 +138,7 @@ void add_options(CLI::App& command, MakeModelOptions& options) {
   command.add_option("--vocab-size", options.vocab_size, "Token ids of the model");
   command.add_option("--tokenizer", options.tokenizer, "Copied as tokenizer.json; .xz is unpacked");
   command.add_flag("--single-file", options.use_single_file, "One file instead of shards");
-  command.add_flag("--json", options.is_json, "The answer as JSON");
+  command.add_flag("--json", options.is_json, "Answer in JSON");
   command.add_option("--engram-vocab-size", options.engram_vocab_size, "Base of the primes");
   command.add_option("--compressed-vocab-size", options.compressed_vocab_size,
                      "Compressed ids; from the tokenizer if that is given");
@@ -148,7 +148,9 @@ void add_options(CLI::App& command, MakeModelOptions& options) {
   command.add_flag("--bf16", options.use_bf16, "Projections in bf16 instead of block fp8");
   command.add_flag("--sparse", options.use_holes, "Tables are holes that take no disk");
   command.add_option("--v-head-dim", options.v_head_dim, "Width of an attention head's output");
-  command.add_option("--gating", options.gating, "elementwise (default) or headwise")
+  command
+      .add_option("--gating", options.gating,
+                  "What a row of the gate's weight governs (elementwise)")
       ->check(CLI::IsMember({"elementwise", "headwise"}));
 }
 
@@ -156,9 +158,12 @@ void add_options(CLI::App& command, MakeModelOptions& options) {
 
 void add_make_model_command(CLI::App& app, Action& action) {
   auto options = std::make_shared<MakeModelOptions>();
-  CLI::App* command =
-      app.add_subcommand("make-model", "Write a synthetic checkpoint with a real one's layout");
+  CLI::App* command = app.add_subcommand(
+      "make-model", "Write a synthetic checkpoint with the layout of a real one");
   add_options(*command, *options);
+  command->footer(
+      "Sizes that are not given are a demo's, or with --full the released ones.\n"
+      "Example: penstock make-model demo --tokenizer examples/deepseek_v3_tokenizer.json.xz");
   command->callback([command, options, &action] {
     check_family(*command, options->like == to_string(ModelFamily::DeepSeekV41Flash));
     action = [options] { return make_model(*options); };

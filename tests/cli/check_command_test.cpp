@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,14 @@ TEST(CheckCommand, AcceptsALegalDeployment) {
   EXPECT_EQ(answer["ok"], true);
   EXPECT_EQ(answer["violations"], Json::array());
   EXPECT_EQ(answer["resolved"]["parallel"]["pcp"], 8);
+}
+
+TEST(CheckCommand, AcceptsTheExamples) {
+  const std::string folder = PENSTOCK_TEST_DATA "/../examples/deployments";
+  for (const auto& example : std::filesystem::directory_iterator(folder)) {
+    const CommandResult result = run_penstock("check " + example.path().string());
+    EXPECT_EQ(result.exit_code, 0) << example.path() << '\n' << result.out << result.err;
+  }
 }
 
 TEST(CheckCommand, ReportsViolationsOnStdoutAndExits5) {

@@ -55,6 +55,17 @@ TEST_F(HashCommand, FillsInWhatABatchLeavesOut) {
   EXPECT_EQ(hash(brief).out, hash(full).out);
 }
 
+TEST_F(HashCommand, TakesTheExample) {
+  const Json layout = golden("layouts.json")[0]["config"];
+  ASSERT_GE(layout.at("engram_compressed_vocab_size"), 99092);
+  config_ = layout;
+  const std::string config = scratch_.write("config.json", config_.dump());
+  const CommandResult result = run_penstock(
+      "hash " + config + " --batch " PENSTOCK_TEST_DATA "/../examples/batch.json --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(Json::parse(result.out)["rows"].size(), 6U);
+}
+
 TEST_F(HashCommand, AcceptsNoTokens) {
   EXPECT_EQ(Json::parse(hash(R"({"requests": []})").out), Json::parse(R"({"rows": []})"));
   EXPECT_EQ(Json::parse(hash(R"({"requests": [{"ids": []}]})").out),

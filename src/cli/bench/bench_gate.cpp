@@ -172,9 +172,8 @@ void check(const GateBenchOptions& options) {
   const bool runs = !options.only_plan || options.measures_rates;
   if (options.device == "cuda" && runs && cuda_device_count() < options.ranks) {
     throw Error(ErrorCode::Unsupported,
-                fmt::format("bench gate: {} ranks need as many GPUs, {} are "
-                            "here",
-                            options.ranks, cuda_device_count()));
+                fmt::format("bench gate: --ranks {} needs as many GPUs, {} are here", options.ranks,
+                            cuda_device_count()));
   }
 }
 
@@ -203,29 +202,39 @@ int run_bench(GateBenchOptions options) {
 void add_bench_gate(CLI::App& bench, Action& action) {
   CLI::App* gate = bench.add_subcommand("gate", "The gate projection, sharded in every way");
   auto options = std::make_shared<GateBenchOptions>();
-  gate->add_option("--shape", options->shapes, "HIDDENxOUTPUT, several allowed")->delimiter(',');
+  gate->add_option("--shape", options->shapes, "HIDDENxOUTPUT, several allowed")
+      ->delimiter(',')
+      ->capture_default_str();
   gate->add_option("--tokens", options->tokens, "Tokens of a rank, several allowed")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->capture_default_str();
   gate->add_option("--way", options->ways,
                    "replicated, three_op, auto, weight_gather, n_shard, k_shard, "
                    "k_shard_in_turn, k_shard_naive, "
-                   "identical_rows, auto_identical; several allowed (default: all)")
+                   "identical_rows, auto_identical; several allowed (all)")
       ->delimiter(',');
-  gate->add_option("--device", options->device, "cpu or cuda");
-  gate->add_option("--arrival", options->arrival, "Of pulled weights: whole or pieces");
-  gate->add_option("--ranks", options->ranks, "Threads, on cuda each with its own GPU");
-  gate->add_option("--layers", options->layers, "Length of the chain");
+  gate->add_option("--device", options->device, "cpu or cuda")->capture_default_str();
+  gate->add_option("--arrival", options->arrival, "Of pulled weights: whole or pieces")
+      ->capture_default_str();
+  gate->add_option("--ranks", options->ranks,
+                   "Threads, on cuda each with its own GPU (all GPUs; 2 on the CPU)");
+  gate->add_option("--layers", options->layers, "Length of the chain")->capture_default_str();
   gate->add_option("--max-temp-mib", options->max_temp_mib,
-                   "Limit on a way's temporary memory, in MiB; 0: none");
+                   "Limit on a way's temporary memory, in MiB; 0: none")
+      ->capture_default_str();
   gate->add_option("--work", options->work,
-                   "Products of the gate's size before each gate, as the rest of a layer");
-  gate->add_option("--repeat", options->repeat, "Measurements of each way");
+                   "Products of the gate's size before each gate, as the rest of a layer")
+      ->capture_default_str();
+  gate->add_option("--repeat", options->repeat, "Measurements of each way")->capture_default_str();
   gate->add_flag("--plan", options->only_plan, "Print what the planner predicts, and stop");
   gate->add_flag("--measure", options->measures_rates,
                  "With --plan: from this machine's rates, measured, not a typical machine's");
   gate->add_option("--plan-ranks", options->plan_ranks,
-                   "With --plan: for how many ranks, several allowed (default: --ranks)")
+                   "With --plan: for how many ranks, several allowed (--ranks)")
       ->delimiter(',');
+  gate->footer(
+      "One JSON line for each way, or with --plan the planner's table.\n"
+      "Example: penstock bench gate --shape 2816x8192 --tokens 64 --layers 2 --repeat 3");
   gate->callback([&action, options] { action = [options] { return run_bench(*options); }; });
 }
 

@@ -167,6 +167,7 @@ void add_bench_lookup(CLI::App& bench, Action& action) {
   auto options = std::make_shared<LookupBenchOptions>();
   add_lookup_options(*lookup, *options);
   lookup->add_flag("--graph", options->in_graph, "16 reads in a CUDA graph, times of one");
+  lookup->footer("Example: penstock bench lookup --gib 0.25 --tokens 64,1024");
   lookup->callback(
       [&action, options] { action = [options] { return run_lookup_bench(*options); }; });
 }

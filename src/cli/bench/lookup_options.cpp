@@ -10,15 +10,20 @@
 namespace penstock::cli {
 
 void add_lookup_options(CLI::App& command, LookupBenchOptions& options) {
-  command.add_option("--device", options.device, "cpu or cuda");
-  command.add_option("--placement", options.placement, "device, host, host_shared or peer");
-  command.add_option("--backing", options.backing,
-                     "Memory of host_shared: auto, cumem, hugetlb or memfd");
-  command.add_option("--gib", options.gib, "Size of the table");
+  command.add_option("--device", options.device, "cpu or cuda")->capture_default_str();
+  command.add_option("--placement", options.placement, "device, host, host_shared or peer")
+      ->capture_default_str();
+  command
+      .add_option("--backing", options.backing,
+                  "Memory of host_shared: auto, cumem, hugetlb or memfd")
+      ->capture_default_str();
+  command.add_option("--gib", options.gib, "Size of the table, in GiB")->capture_default_str();
   command.add_option("--tokens", options.tokens, "Tokens of a read, several allowed")
-      ->delimiter(',');
-  command.add_option("--ranks", options.ranks, "Threads, on cuda each with its own GPU");
-  command.add_option("--repeat", options.repeat, "Measurements of each way");
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--ranks", options.ranks, "Threads, on cuda each with its own GPU")
+      ->capture_default_str();
+  command.add_option("--repeat", options.repeat, "Measurements of each way")->capture_default_str();
 }
 
 void check_lookup_options(const std::string& command, const LookupBenchOptions& options) {
@@ -34,8 +39,9 @@ void check_lookup_options(const std::string& command, const LookupBenchOptions& 
         "--tokens needs numbers from 1");
   needs(options.ranks >= 1 && options.repeat >= 1, "--ranks and --repeat need at least 1");
   if (options.device == "cuda" && cuda_device_count() < options.ranks) {
-    throw Error(ErrorCode::Unsupported, fmt::format("{}: {} ranks need as many GPUs, {} are here",
-                                                    command, options.ranks, cuda_device_count()));
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("{}: --ranks {} needs as many GPUs, {} are here", command,
+                            options.ranks, cuda_device_count()));
   }
 }
 
