@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the API reference under docs/api/ from the comments of the headers and of the package.
+"""Writes the API reference under docs/api/ from the comments of the headers and of the package, and
+from the command's --help.
 
     tools/make_api_docs.py cpp                    from include/penstock/
     tools/make_api_docs.py python [--stub FILE]   from the package; FILE is _penstock.pyi of a built
                                                   one, by default that of the installed penstock
+    tools/make_api_docs.py command [--binary FILE]   from `penstock --help` and each subcommand's; FILE
+                                                  is by default that of the release build
     --check                                       writes nothing; fails if a page is not up to date
 """
 from __future__ import annotations
@@ -14,6 +17,7 @@ import importlib.util
 import inspect
 import pathlib
 import re
+import subprocess
 import sys
 import textwrap
 
@@ -212,17 +216,45 @@ def python_pages(stub: pathlib.Path) -> dict[str, str]:
     return {"python.md": "\n".join(out)}
 
 
+# ---- The command -------------------------------------------------------------------------------
+
+COMMANDS = ["", "make-model", "inspect", "run", "hash", "check", "bench", "bench lookup", "bench prefetch",
+            "bench gate"]
+
+
+def command_page(binary: pathlib.Path) -> dict[str, str]:
+    out = ["# The command", "", "Made by `tools/make_api_docs.py` from `penstock --help`.", ""]
+    for name in COMMANDS:
+        words = name.split()
+        asked = subprocess.run([binary, *words, "--help"], capture_output=True, text=True, check=True)
+        # A subcommand that this page forgets would be a hole in the reference.
+        listed = re.search(r"^Subcommands:\n(.*?)(?:\n\n|\Z)", asked.stdout, re.M | re.S)
+        for line in listed[1].splitlines() if listed else []:
+            if found := re.match(r"  (\S+)", line):
+                assert " ".join([*words, found[1]]) in COMMANDS, f"{found[1]} is not on the page"
+        text = "\n".join(line.rstrip() for line in asked.stdout.strip().splitlines())
+        out += [f"## penstock {name}".rstrip(), "", "```text", text, "```", ""]
+    return {"command.md": "\n".join(out)}
+
+
 # ---- The program -------------------------------------------------------------------------------
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["cpp", "python"])
+    parser.add_argument("part", choices=["cpp", "python", "command"])
     parser.add_argument("--stub", type=pathlib.Path)
+    parser.add_argument("--binary", type=pathlib.Path,
+                        default=ROOT / "build" / "cpu-release" / "src" / "cli" / "penstock")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    pages = cpp_pages() if options.part == "cpp" else python_pages(options.stub or stub_of_installed())
+    if options.part == "cpp":
+        pages = cpp_pages()
+    elif options.part == "python":
+        pages = python_pages(options.stub or stub_of_installed())
+    else:
+        pages = command_page(options.binary)
     stale = 0
     for name, text in pages.items():
         text = re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
