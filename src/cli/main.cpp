@@ -62,10 +62,6 @@ int run(int argc, char** argv) {
   app.name("penstock");
   app.set_version_flag("--version", build_description());
   app.require_subcommand(1);
-  app.footer(
-      "Results go to stdout, messages to stderr. Exit codes: 0 ok, 2 usage, 3 bad input,\n"
-      "4 environment or a failed peer, 5 verification failed or a rule violated, 70 internal.\n"
-      "penstock SUBCOMMAND --help tells the rest.");
 
   Action action;
   add_make_model_command(app, action);
@@ -74,6 +70,11 @@ int run(int argc, char** argv) {
   add_hash_command(app, action);
   add_check_command(app, action);
   add_bench_command(app, action);
+  // After them: commands added later would take it over.
+  app.footer(
+      "Results go to stdout, messages to stderr. Exit codes: 0 ok, 2 usage, 3 bad input,\n"
+      "4 environment or a failed peer, 5 verification failed or a rule violated, 70 internal.\n"
+      "penstock SUBCOMMAND --help tells the rest.");
 
   try {
     app.parse(argc, argv);
