@@ -25,6 +25,8 @@ namespace penstock::detail {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
+// Between two looks at what has become of the others.
+constexpr std::chrono::milliseconds kLongestPause{50};
 constexpr std::size_t kMaxUnixName = sizeof(sockaddr_un::sun_path) - 1;
 
 std::string reason(int code) {
@@ -71,14 +73,25 @@ bool may_try_again(int code) {
          code == ETIMEDOUT || code == ECONNRESET || code == EHOSTUNREACH;
 }
 
+/// Waits for a connection under way; looks out by `check` meanwhile. Gives 0, ETIMEDOUT or an error.
+int await_connection(int socket, Deadline deadline, const std::function<void()>& check) {
+  for (;;) {
+    pollfd waiting{.fd = socket, .events = POLLOUT, .revents = 0};
+    const Deadline next = std::min(deadline, std::chrono::steady_clock::now() + kLongestPause);
+    const int ready = ::poll(&waiting, 1, poll_timeout(next));
+    if (ready > 0) return 0;
+    if (ready < 0) return errno;
+    if (std::chrono::steady_clock::now() >= deadline) return ETIMEDOUT;
+    if (check) check();
+  }
+}
+
 /// One attempt. Gives 0 or the error.
-int try_connect(int socket, const SocketAddress& address, Deadline deadline) {
+int try_connect(int socket, const SocketAddress& address, Deadline deadline,
+                const std::function<void()>& check) {
   if (::connect(socket, address.get(), address.bytes()) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  pollfd waiting{.fd = socket, .events = POLLOUT, .revents = 0};
-  const int ready = ::poll(&waiting, 1, poll_timeout(deadline));
-  if (ready == 0) return ETIMEDOUT;
-  if (ready < 0) return errno;
+  if (const int code = await_connection(socket, deadline, check); code != 0) return code;
   int code = 0;
   socklen_t bytes = sizeof(code);
   if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &code, &bytes) != 0) return errno;
@@ -233,7 +246,7 @@ UniqueFd connect_to(const SocketAddress& address, Deadline deadline,
     if (check) check();
     UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) throw system_error("socket");
-    const int code = try_connect(socket.get(), address, deadline);
+    const int code = try_connect(socket.get(), address, deadline, check);
     if (code == 0) {
       if (address.family() == AF_UNIX && !is_same_user(socket.get())) {
         throw Error(ErrorCode::System, fmt::format("{} belongs to another user", address.text()));
@@ -250,7 +263,7 @@ UniqueFd connect_to(const SocketAddress& address, Deadline deadline,
                   fmt::format("nobody listens at {}: {}", address.text(), reason(code)));
     }
     std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(50));
+    pause = std::min(2 * pause, kLongestPause);
   }
 }
 

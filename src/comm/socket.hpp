@@ -65,8 +65,8 @@ class Listener {
   UniqueFd fd_;
 };
 
-/// Connects, trying again until somebody listens. `check` runs before each try; what it throws ends
-/// the attempt.
+/// Connects, trying again until somebody listens. `check` runs before each try and every now and then
+/// during one; what it throws ends the attempt.
 ///
 /// Errors: Timeout when the deadline passes; System if trying again cannot help.
 UniqueFd connect_to(const SocketAddress& address, Deadline deadline,

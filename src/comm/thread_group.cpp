@@ -14,6 +14,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -447,11 +448,20 @@ void run_thread_group(int size, const std::function<void(Communicator&)>& body,
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 0; r < members.size(); ++r) {
-      threads.emplace_back([&, r] {
-        set_parallel_threads(threads_each);
-        outcomes[r] = run_rank(*members[r], body);
-        members[r].reset();
-      });
+      try {
+        threads.emplace_back([&, r] {
+          set_parallel_threads(threads_each);
+          outcomes[r] = run_rank(*members[r], body);
+          members[r].reset();
+        });
+      } catch (const std::system_error& error) {
+        // Those that run must not wait for it; nor for the ranks after it, which are not started.
+        const std::string cause =
+            fmt::format("run_thread_group: cannot start rank {}: {}", r, error.what());
+        members[r]->abort(cause);
+        outcomes[r].error = std::make_exception_ptr(Error(ErrorCode::System, cause));
+        break;
+      }
     }
   }
   for (const bool may_be_echo : {false, true}) {

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -125,6 +127,25 @@ TEST(JoinSocketGroup, LeavesNoFileBehind) {
                    });
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);
+}
+
+TEST(ConnectTo, LooksOutWhileAConnectionTakesLong) {
+  const detail::Listener listener(detail::SocketAddress::parse("127.0.0.1:0"));
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  // Connections that nobody takes: once there is no room, the system does not answer the next.
+  std::vector<detail::UniqueFd> queued;
+  const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(20); };
+  const auto fill = [&] {
+    for (int i = 0; i < 64; ++i) queued.push_back(detail::connect_to(listener.address(), soon()));
+  };
+  EXPECT_THAT(error_of(ErrorCode::Timeout, fill), testing::HasSubstr("nobody listens at"));
+  int num_looks = 0;
+  const auto connect = [&] {
+    detail::connect_to(listener.address(), soon() + std::chrono::minutes(5), [&] {
+      if (++num_looks == 3) throw Error(ErrorCode::PeerFailed, "rank 1 failed");
+    });
+  };
+  EXPECT_EQ(error_of(ErrorCode::PeerFailed, connect), "rank 1 failed");
 }
 
 TEST(SocketAddress, ReadsWhatItWrites) {

@@ -1,15 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator_contract.hpp"
 #include "penstock/core/parallel.hpp"
+#include "support/process_state.hpp"
+#include "support/sanitizers.hpp"
 
 namespace penstock {
 namespace {
@@ -89,6 +93,37 @@ TEST(RunThreadGroup, RethrowsTheFirstCauseAndNotItsEchoes) {
       EXPECT_STREQ(error.what(), "row 7 is missing");
     }
   }
+}
+
+TEST(RunThreadGroup, DoesNotWaitForARankThatCannotBeStarted) {
+  if (!test::kSanitizers.empty()) {
+    GTEST_SKIP() << "a sanitizer does not live under a limit of address space";
+  }
+  constexpr int kRanks = 256;  // with a stack of megabytes each
+  std::atomic<int> num_told = 0;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit tight{test::address_space_bytes() + (rlim_t{192} << 20U), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  std::string message;
+  try {
+    run_thread_group(kRanks, [&](Communicator& comm) {
+      try {
+        comm.barrier();
+      } catch (const Error& error) {
+        if (std::string_view(error.what()).find("cannot start rank") != std::string_view::npos) {
+          ++num_told;
+        }
+        throw;
+      }
+    });
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::System);
+    message = error.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_THAT(message, testing::StartsWith("run_thread_group: cannot start rank "));
+  EXPECT_GT(num_told, 0);  // and not at the deadline
 }
 
 TEST(RunThreadGroup, DividesTheProcessorsAmongTheRanks) {

@@ -107,6 +107,7 @@ std::vector<std::unique_ptr<Communicator>> make_thread_group(int size,
 ///
 /// Errors: an exception that leaves `body` aborts the group. When all threads have ended, the
 ///         exception of the lowest rank that did not merely hear of another's failure is rethrown.
+///         System if a thread cannot be started; those that were hear of it.
 void run_thread_group(int size, const std::function<void(Communicator&)>& body,
                       const CommOptions& options = {});
 
