@@ -5,13 +5,18 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,6 +24,7 @@
 #include "penstock/core/error.hpp"
 #include "support/huge_pages.hpp"
 #include "support/process_state.hpp"
+#include "support/sanitizers.hpp"
 #include "table/sharing/fd_handover.hpp"
 #include "table/sharing/mapping.hpp"
 
@@ -124,12 +130,26 @@ TEST(Mapping, StopsReservingWhenTold) {
   EXPECT_THROW(mapping.reserve(stop), Error);
 }
 
+TEST(Mapping, StopsPrefaultingWhenTold) {
+  const auto memory = SharedMemory::create(std::size_t{1} << 20U);
+  const auto mapping = Mapping::shared(memory.fd(), std::size_t{1} << 20U, Access::Read);
+  struct stat status{};
+  StopFlag stop;
+  stop.stop();
+  mapping.prefault_for_reading(stop);
+  ASSERT_EQ(fstat(memory.fd(), &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  mapping.prefault_for_reading(StopFlag{});
+  ASSERT_EQ(fstat(memory.fd(), &status), 0);
+  EXPECT_GT(status.st_blocks, 0);
+}
+
 TEST(Mapping, OfNothingIsLegal) {
   const auto empty = Mapping::anonymous(0);
   EXPECT_EQ(empty.data(), nullptr);
   EXPECT_NO_THROW(empty.reserve(StopFlag{}));
   EXPECT_NO_THROW(empty.make_read_only());
-  EXPECT_NO_THROW(empty.prefault_for_reading());
+  EXPECT_NO_THROW(empty.prefault_for_reading(StopFlag{}));
   const auto memory = SharedMemory::create(0);
   EXPECT_NO_THROW(Mapping::shared(memory.fd(), 0, Access::ReadWrite));
   EXPECT_NO_THROW(memory.seal());
@@ -193,6 +213,82 @@ TEST(FdServer, SaysSoWhereTheAskerHasNoRoomForAll) {
   EXPECT_THAT(message,
               testing::HasSubstr("of 40 descriptors; needed: a higher limit of open files"));
   EXPECT_EQ(test::open_descriptors(), descriptors);  // those that came are closed again
+}
+
+/// Takes every descriptor that this process may still have.
+class WithoutDescriptors {
+ public:
+  WithoutDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit tight{std::min<rlim_t>(1024, before_.rlim_cur), before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &tight);
+    while (UniqueFd fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}) taken_.push_back(std::move(fd));
+  }
+  ~WithoutDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  WithoutDescriptors(const WithoutDescriptors&) = delete;
+  WithoutDescriptors& operator=(const WithoutDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<UniqueFd> taken_;
+};
+
+TEST(FdServer, ServesWhereItsProcessHasNoDescriptorLeft) {
+  if (test::kSanitizers.find("undefined") != std::string_view::npos) {
+    GTEST_SKIP() << "the sanitizer opens a pipe to find out whether it may read an object's type";
+  }
+  const FdServer server(SharedMemory::create(kBytes).read_only_fd());
+  std::array<int, 2> gate{};
+  ASSERT_EQ(::pipe2(gate.data(), O_CLOEXEC), 0);
+  const pid_t asker = fork();
+  if (asker == 0) {
+    char go = 0;
+    if (::read(gate[0], &go, 1) != 1) _exit(2);
+    try {
+      // More than once: the server takes its place back.
+      for (int i = 0; i < 3; ++i) receive_fd(server.address(), StopFlag{});
+      _exit(0);
+    } catch (const Error&) {
+      _exit(1);
+    }
+  }
+  int status = 0;
+  {
+    const WithoutDescriptors full;
+    ASSERT_EQ(::write(gate[1], "x", 1), 1);
+    ASSERT_EQ(waitpid(asker, &status, 0), asker);
+  }
+  ::close(gate[0]);
+  ::close(gate[1]);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(ReceiveFd, StandsInLineWhereMoreAskThanTheSystemQueues) {
+  const std::string name = "penstock-test-" + std::to_string(getpid());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::ranges::copy(name, address.sun_path + 1);
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  const auto make_socket = [] {
+    return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  };
+  const UniqueFd busy = make_socket();
+  ASSERT_EQ(::bind(busy.get(), generic, bytes), 0);
+  ASSERT_EQ(::listen(busy.get(), 0), 0);
+  std::vector<UniqueFd> queued;
+  do queued.push_back(make_socket());
+  while (::connect(queued.back().get(), generic, bytes) == 0);
+  ASSERT_EQ(errno, EAGAIN);
+  StopFlag stop;
+  stop.stop();
+  try {
+    receive_fd(name, stop);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::PeerFailed) << error.what();
+  }
 }
 
 TEST(FdServer, IsGoneAfterItsEnd) {

@@ -74,7 +74,7 @@ class FileBacking : public SharedBacking {
   void pin(const StopFlag& stop) override {
     memory_.reset();
     region_ = HostRegion(std::move(readable_), device_, Access::Read, stop);
-    region_.mapping().prefault_for_reading();
+    region_.mapping().prefault_for_reading(stop);
   }
 
   const std::byte* data() const override { return region_.data(); }

@@ -1,5 +1,6 @@
 #include "table/sharing/fd_handover.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "penstock/core/log.hpp"
@@ -128,6 +130,27 @@ std::vector<UniqueFd> take_fds(const FdMessage& message) {
                   fds.size(), message.count));
 }
 
+void check_wait(const StopFlag& stop, std::chrono::steady_clock::time_point deadline) {
+  stop.check();
+  if (std::chrono::steady_clock::now() > deadline) {
+    throw Error(ErrorCode::Timeout, "fd hand-over: no answer from the creator");
+  }
+}
+
+/// Connects to the server, and waits while more askers queue than the system lets.
+void connect(int socket, const std::string& address, const StopFlag& stop,
+             std::chrono::steady_clock::time_point deadline) {
+  const auto [name, size] = abstract_address(address);
+  while (::connect(socket, generic(name), size) != 0) {
+    if (errno != EAGAIN && errno != EINTR) {
+      throw Error(ErrorCode::System, errno_text("fd hand-over: connect") +
+                                         "; needed: ranks of one node in one network namespace");
+    }
+    check_wait(stop, deadline);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
 FdServer::FdServer(UniqueFd fd) : FdServer(alone(std::move(fd))) {}
@@ -136,13 +159,14 @@ FdServer::FdServer(std::vector<UniqueFd> fds)
     : fds_(std::move(fds)),
       address_(random_address()),
       listener_(unix_socket()),
-      wake_(::eventfd(0, EFD_CLOEXEC)) {
+      wake_(::eventfd(0, EFD_CLOEXEC)),
+      spare_(::fcntl(wake_.get(), F_DUPFD_CLOEXEC, 0)) {
   if (fds_.empty() || fds_.size() > kMaxFdsOfMessage) {
     throw Error(ErrorCode::Internal,
                 fmt::format("fd hand-over: found {} descriptors, needed: 1 to {}", fds_.size(),
                             kMaxFdsOfMessage));
   }
-  if (!wake_) throw system_error("eventfd");
+  if (!wake_ || !spare_) throw system_error("eventfd");
   const auto [address, size] = abstract_address(address_);
   if (::bind(listener_.get(), generic(address), size) != 0) throw system_error("bind");
   if (::listen(listener_.get(), SOMAXCONN) != 0) throw system_error("listen");
@@ -156,38 +180,42 @@ FdServer::~FdServer() {
   thread_.join();
 }
 
-void FdServer::serve() const {
+/// The next asker; empty if there is none. The place that `spare_` keeps is for one that comes when
+/// this process has no other left: it must not wait for what nobody will give back.
+UniqueFd FdServer::accept() {
+  UniqueFd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (peer || (errno != EMFILE && errno != ENFILE)) return peer;
+  spare_.reset();
+  return UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+}
+
+void FdServer::serve() {
   std::array<pollfd, 2> sources{pollfd{listener_.get(), POLLIN, 0}, pollfd{wake_.get(), POLLIN, 0}};
   for (;;) {
     if (::poll(sources.data(), sources.size(), -1) < 0 && errno != EINTR) return;
     if (sources[1].revents != 0) return;
-    const UniqueFd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    UniqueFd peer = accept();
     if (!peer) {
       // Out of descriptors: wait, so that the thread does not spin while the queue stays readable.
       if (errno == EMFILE || errno == ENFILE) ::poll(&sources[1], 1, kPollInterval.count());
       continue;
     }
     if (is_same_user(peer.get())) send_fds(peer.get(), fds_);
+    peer.reset();
+    if (!spare_) spare_ = UniqueFd(::fcntl(wake_.get(), F_DUPFD_CLOEXEC, 0));
   }
 }
 
 std::vector<UniqueFd> receive_fds(const std::string& address, const StopFlag& stop) {
   const UniqueFd socket = unix_socket();
-  const auto [name, size] = abstract_address(address);
-  if (::connect(socket.get(), generic(name), size) != 0) {
-    throw Error(ErrorCode::System, errno_text("fd hand-over: connect") +
-                                       "; needed: ranks of one node in one network namespace");
-  }
+  const auto deadline = std::chrono::steady_clock::now() + kReceiveDeadline;
+  connect(socket.get(), address, stop, deadline);
   if (!is_same_user(socket.get())) {
     throw Error(ErrorCode::System, "fd hand-over: the creator belongs to another user");
   }
-  const auto deadline = std::chrono::steady_clock::now() + kReceiveDeadline;
   pollfd source{socket.get(), POLLIN, 0};
   while (::poll(&source, 1, static_cast<int>(kPollInterval.count())) <= 0) {
-    stop.check();
-    if (std::chrono::steady_clock::now() > deadline) {
-      throw Error(ErrorCode::Timeout, "fd hand-over: no answer from the creator");
-    }
+    check_wait(stop, deadline);
   }
   FdMessage message;
   if (::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC) != 1) {

@@ -32,12 +32,14 @@ class FdServer {
   const std::string& address() const noexcept { return address_; }
 
  private:
-  void serve() const;
+  void serve();
+  UniqueFd accept();
 
   std::vector<UniqueFd> fds_;
   std::string address_;
   UniqueFd listener_;
   UniqueFd wake_;
+  UniqueFd spare_;  ///< Keeps a place for the connection of an asker.
   std::thread thread_;
 };
 

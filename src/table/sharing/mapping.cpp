@@ -30,12 +30,12 @@ std::byte* align_up(void* address, std::size_t alignment) {
 }
 
 /// Calls madvise on ranges of the mapping, in parallel. Gives the first errno, or 0.
-int advise_in_parallel(std::byte* data, std::size_t bytes, int advice, const StopFlag* stop) {
+int advise_in_parallel(std::byte* data, std::size_t bytes, int advice, const StopFlag& stop) {
   std::atomic<int> error{0};
   const auto ranges = static_cast<std::int64_t>((bytes + kPopulateBytes - 1) / kPopulateBytes);
   parallel_for(ranges, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end && error == 0; ++i) {
-      if (stop != nullptr) stop->check();
+      stop.check();
       const std::size_t offset = static_cast<std::size_t>(i) * kPopulateBytes;
       const std::size_t size = std::min(kPopulateBytes, bytes - offset);
       if (::madvise(data + offset, size, advice) != 0) error = errno;
@@ -114,7 +114,7 @@ Mapping Mapping::shared(int fd, std::size_t bytes, Access access) {
 
 void Mapping::reserve(const StopFlag& stop) const {
   if (bytes_ == 0) return;
-  const int error = advise_in_parallel(data_, bytes_, MADV_POPULATE_WRITE, &stop);
+  const int error = advise_in_parallel(data_, bytes_, MADV_POPULATE_WRITE, stop);
   if (error == 0) return;
   // EFAULT is what populate says where a write would raise SIGBUS: the memory is not to be had.
   const bool is_memory = error == ENOMEM || error == EFAULT || error == ENOSPC;
@@ -123,9 +123,9 @@ void Mapping::reserve(const StopFlag& stop) const {
               errno_text(fmt::format("reserving {} bytes of host memory", bytes_), error) + hint);
 }
 
-void Mapping::prefault_for_reading() const noexcept {
+void Mapping::prefault_for_reading(const StopFlag& stop) const noexcept {
   try {
-    advise_in_parallel(data_, bytes_, MADV_POPULATE_READ, nullptr);
+    advise_in_parallel(data_, bytes_, MADV_POPULATE_READ, stop);
   } catch (...) {  // NOLINT(bugprone-empty-catch)
     // Without it the first reads are slower, that is all.
   }

@@ -40,8 +40,9 @@ class Mapping {
   /// Errors: OutOfMemory with the bytes asked for; PeerFailed if stopped.
   void reserve(const StopFlag& stop) const;
 
-  /// Enters the pages into this process's page table, so that reads take no faults. Best effort.
-  void prefault_for_reading() const noexcept;
+  /// Enters the pages into this process's page table, so that reads take no faults. Best effort; ends
+  /// early if stopped.
+  void prefault_for_reading(const StopFlag& stop) const noexcept;
 
   /// From now on a write through this mapping is a fault of the writer.
   void make_read_only() const;
