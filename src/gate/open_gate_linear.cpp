@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "gate/agreement.hpp"
 #include "penstock/checkpoint/model_dir.hpp"
@@ -18,6 +21,7 @@ struct GateFile {
   ModelDir model;
   GateShape shape;
   std::span<const BF16> weight;
+  std::vector<BF16> copy;  ///< Of a weight that begins at an odd byte, which the format allows.
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -25,7 +29,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 }
 
 GateFile find_gate(const std::filesystem::path& directory, int layer_id) {
-  GateFile file{.model = ModelDir::open(directory), .shape = {}, .weight = {}};
+  GateFile file{.model = ModelDir::open(directory), .shape = {}, .weight = {}, .copy = {}};
   const ModelConfig& config = file.model.config();
   if (!config.gate) {
     throw Error(ErrorCode::NotFound,
@@ -46,11 +50,13 @@ GateFile find_gate(const std::filesystem::path& directory, int layer_id) {
                 fmt::format("{} is {}, config.json needs {}", where, shape_text(tensor.info.shape),
                             shape_text(needed)));
   }
-  if (reinterpret_cast<std::uintptr_t>(tensor.bytes.data()) % alignof(BF16) != 0) {
-    throw Error(ErrorCode::CorruptFile, where + " begins at an odd byte");
-  }
   file.weight = {reinterpret_cast<const BF16*>(tensor.bytes.data()),
                  tensor.bytes.size() / sizeof(BF16)};
+  if (reinterpret_cast<std::uintptr_t>(tensor.bytes.data()) % alignof(BF16) != 0) {
+    file.copy.resize(file.weight.size());
+    std::memcpy(file.copy.data(), tensor.bytes.data(), tensor.bytes.size());
+    file.weight = file.copy;
+  }
   return file;
 }
 
@@ -63,7 +69,7 @@ GateLinear open_gate_linear(const std::filesystem::path& model_dir, int layer_id
     file = find_gate(model_dir, layer_id);
     return {{"layer", std::to_string(layer_id)}};
   });
-  // The whole tensor is mapped, but only this rank's slice of it is ever touched.
+  // The whole tensor is mapped, but only this rank's slice of it is ever touched, unless it was copied.
   return {file->shape, file->weight, WeightPart::Full, comm, options};
 }
 

@@ -121,7 +121,8 @@ class GateLinear {
   std::unique_ptr<State> state_;
 };
 
-/// Makes a gate of layer `layer_id` of a model directory; reads this rank's slice only.
+/// Makes a gate of layer `layer_id` of a model directory; reads this rank's slice only (of a weight
+/// that begins at an odd byte of its file: all of it).
 ///
 /// Errors: NotFound if the model has no such gate; Unsupported if its weight is not bf16;
 ///         CorruptFile if its shape is not the one that config.json gives.

@@ -24,10 +24,9 @@ enum class WeightArrival {
 /// The memory through which the weights of many layers travel, one after the other. All layers of
 /// a model share one, so that its size does not grow with their number.
 ///
-/// Where a rank's products can read the other ranks' rows in place (ranks of one process or one
-/// machine on the CPU) nothing travels and buffer_bytes() is 0. On CUDA, rows are pulled by a copy
-/// engine on a stream of their own, one layer ahead. Elsewhere they are gathered by a collective
-/// when they are needed.
+/// Where a rank's products can read the other ranks' rows in place (ranks of one process on the CPU)
+/// nothing travels and buffer_bytes() is 0. On CUDA, rows are pulled by a copy engine on a stream of
+/// their own, one layer ahead. Elsewhere they are gathered by a collective when they are needed.
 ///
 /// Threads: one rank's calls, one at a time; the layers that share it belong to one rank.
 class WeightStream {
