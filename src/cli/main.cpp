@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -39,6 +40,13 @@ void occupy_standard_descriptors() {
   }
 }
 
+/// A reader that has gone and a file that may not grow are errors of a write, not the end of the
+/// process: what it has begun is taken back, and it says why.
+void prefer_errors_to_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 /// A result that could not be written is no success.
 int check_output(int code) {
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
@@ -57,6 +65,7 @@ std::string name_of_parsed(const CLI::App& app) {
 
 int run(int argc, char** argv) {
   occupy_standard_descriptors();
+  prefer_errors_to_signals();
   set_log_sink(print_warning);
   CLI::App app{"Feeds GPUs the weights that are too big for each of them to hold."};
   app.name("penstock");
@@ -96,6 +105,8 @@ int main(int argc, char** argv) {
     return cli::report(error.what(), cli::exit_code(error.code()));
   } catch (const std::bad_alloc&) {
     return cli::report("out of host memory", cli::kExitEnvironment);
+  } catch (const std::system_error& error) {
+    return cli::report(std::string("the system refused: ") + error.what(), cli::kExitEnvironment);
   } catch (const std::exception& error) {
     return cli::report(std::string("internal: ") + error.what(), cli::kExitInternal);
   }

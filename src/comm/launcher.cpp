@@ -97,7 +97,6 @@ struct Child {
   int rank = 0;
   pid_t pid = -1;
   UniqueFd stderr_end;
-  UniqueFd report_end;  ///< Until the program runs; says why it cannot.
   std::string line = {};
   bool has_ended = false;
 };
@@ -107,7 +106,9 @@ class Children {
  public:
   Children(const std::vector<std::string>& argv, const LaunchOptions& options)
       : argv_(argv),
-        options_(options) {}
+        options_(options) {
+    ::fcntl(report_.read_end.get(), F_SETFL, O_NONBLOCK);
+  }
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
   ~Children() {
@@ -125,24 +126,22 @@ class Children {
     const UniqueFd null_device(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (!null_device) throw system_error("/dev/null");
     Pipe messages = open_pipe();
-    Pipe report = open_pipe();
     const ChildPlan plan{.rank = rank,
                          .parent = ::getpid(),
                          .null_device = null_device.get(),
                          .stderr_end = messages.write_end.get(),
-                         .report_end = report.write_end.get(),
+                         .report_end = report_.write_end.get(),
                          .argv = argument_pointers.data(),
                          .environment = environment_pointers.data()};
     const pid_t pid = ::fork();
     if (pid < 0) throw system_error("fork");
     if (pid == 0) become_rank(plan);
     ::fcntl(messages.read_end.get(), F_SETFL, O_NONBLOCK);
-    ::fcntl(report.read_end.get(), F_SETFL, O_NONBLOCK);
-    children_.push_back({.rank = rank,
-                         .pid = pid,
-                         .stderr_end = std::move(messages.read_end),
-                         .report_end = std::move(report.read_end)});
+    children_.push_back({.rank = rank, .pid = pid, .stderr_end = std::move(messages.read_end)});
   }
+
+  /// No more will start.
+  void end_starting() { report_.write_end.reset(); }
 
   std::vector<int> process_ids() const {
     std::vector<int> ids;
@@ -166,21 +165,21 @@ class Children {
   /// who ended.
   std::vector<ProcessEnd> wait(Deadline deadline, std::vector<pollfd> waiting) {
     auto interval = kReapInterval;
+    if (report_.read_end) {
+      waiting.push_back({.fd = report_.read_end.get(), .events = POLLIN, .revents = 0});
+    }
     for (const Child& child : children_) {
       if (child.stderr_end) {
         waiting.push_back({.fd = child.stderr_end.get(), .events = POLLIN, .revents = 0});
       } else if (!child.has_ended) {
         interval = kShortReapInterval;
       }
-      if (child.report_end) {
-        waiting.push_back({.fd = child.report_end.get(), .events = POLLIN, .revents = 0});
-      }
     }
     const Deadline next = std::min(deadline, Clock::now() + interval);
     ::poll(waiting.data(), waiting.size(), detail::poll_timeout(next));
+    check_started();
     std::vector<ProcessEnd> ends;
     for (Child& child : children_) {
-      check_started(child);
       read_messages(child, kReadsAtOnce);
       if (const auto end = reap(child)) ends.push_back(*end);
     }
@@ -203,15 +202,15 @@ class Children {
     return entries;
   }
 
-  /// The report pipe closes without a word when exec has succeeded. It is not waited for: a process
-  /// can be stopped before that.
-  void check_started(Child& child) const {
-    if (!child.report_end) return;
+  /// Exec closes the pipe in a child without a word. That is not waited for: a process can be
+  /// stopped before.
+  void check_started() {
+    if (!report_.read_end) return;
     int code = 0;
-    const ssize_t count = ::read(child.report_end.get(), &code, sizeof(code));
+    const ssize_t count = ::read(report_.read_end.get(), &code, sizeof(code));
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    child.report_end.reset();
-    if (count == 0) return;
+    report_.read_end.reset();
+    if (count == 0) return;  // by all
     errno = count == sizeof(code) ? code : EIO;
     throw system_error("cannot start " + argv_[0]);
   }
@@ -249,7 +248,7 @@ class Children {
     int status = 0;
     if (::waitpid(child.pid, &status, WNOHANG) != child.pid) return std::nullopt;
     child.has_ended = true;
-    check_started(child);
+    check_started();
     read_messages(child, kReadsOfWholePipe);
     end_messages(child);  // what a grandchild still says is not the rank's
     ProcessEnd end{.rank = child.rank};
@@ -260,6 +259,7 @@ class Children {
 
   const std::vector<std::string>& argv_;
   const LaunchOptions& options_;
+  Pipe report_ = open_pipe();  ///< Until every program runs; says why one cannot.
   std::vector<Child> children_;
 };
 
@@ -334,6 +334,7 @@ LaunchResult launch_processes(const std::vector<std::string>& argv, int size,
       options.address.empty() ? "unix:@penstock-" + detail::random_token() : options.address;
   Children children(argv, options);
   for (int rank = 0; rank < size; ++rank) children.start(rank, size, address);
+  children.end_starting();
   if (options.on_started) options.on_started(children.process_ids());
   return Supervision(children, size, address, options).run();
 }

@@ -1,19 +1,23 @@
 #include "penstock/core/parallel.hpp"
 
+#include <fmt/core.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "penstock/core/error.hpp"
+#include "penstock/core/log.hpp"
 
 namespace penstock {
 namespace {
@@ -37,6 +41,7 @@ class WorkerPool {
   }
 
   void submit(std::function<void()> job) {
+    if (threads_.empty()) return;  // the caller does all of it
     {
       const std::lock_guard lock(mutex_);
       jobs_.push_back(std::move(job));
@@ -50,7 +55,13 @@ class WorkerPool {
  private:
   WorkerPool() {
     const int workers = std::max(1, usable_processors() - 1);
-    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { run(); });
+    threads_.reserve(static_cast<std::size_t>(workers));
+    try {
+      for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { run(); });
+    } catch (const std::system_error& error) {
+      log(LogLevel::Info, fmt::format("parallel_for: {} of {} threads: {}", threads_.size(),
+                                      workers, error.what()));
+    }
   }
 
   ~WorkerPool() {

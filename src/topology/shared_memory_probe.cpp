@@ -126,7 +126,13 @@ SharedMemoryProbe::SharedMemoryProbe() : state_(std::make_unique<State>()) {
   if (!listener || !memory) return;
   if (::bind(listener.get(), address.get(), address.bytes) != 0) return;
   if (::listen(listener.get(), SOMAXCONN) != 0) return;
-  if (std::cmp_not_equal(::pwrite(memory.get(), name.data(), name.size(), 0), name.size())) return;
+  const ssize_t written = ::pwrite(memory.get(), name.data(), name.size(), 0);
+  if (written < 0 && errno == EFBIG) {
+    throw Error(ErrorCode::System,
+                "find_nodes: the file size limit (ulimit -f) leaves no room for "
+                "memory that is shared");
+  }
+  if (std::cmp_not_equal(written, name.size())) return;
   state_->name = name;
   state_->listener = std::move(listener);
   state_->memory = std::move(memory);

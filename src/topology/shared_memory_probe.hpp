@@ -14,7 +14,9 @@ namespace penstock::detail {
 /// a barrier after each. No step waits for anybody.
 class SharedMemoryProbe {
  public:
-  /// Never fails: a machine that refuses gives an empty name, and reaches nobody.
+  /// A machine that refuses gives an empty name, and reaches nobody.
+  ///
+  /// Errors: System for want of descriptors, memory or file size.
   SharedMemoryProbe();
   ~SharedMemoryProbe();
   SharedMemoryProbe(const SharedMemoryProbe&) = delete;

@@ -180,16 +180,34 @@ TEST_F(RunOutOf, DescriptorsNamesTheRankAndNotTheOthers) {
 }
 
 TEST_F(RunOrdeal, AResultThatCannotBeWrittenIsAnError) {
-  for (const std::string redirection : {">/dev/full", ">&-"}) {
+  for (const std::string redirection : {">/dev/full", ">&-", ">&3"}) {
     for (const char* ranks : {"--dp 2", "--dp 2 --processes"}) {
       test::TimedCommand command = model_.command({});
+      // At 3 is a pipe that nobody reads any more.
       command.argv.insert(
           command.argv.begin(),
-          {"/bin/bash", "-c", "\"$@\" " + std::string(ranks) + " " + redirection, "bash"});
+          {"/bin/bash", "-c",
+           "exec 3> >(:); wait $!; \"$@\" " + std::string(ranks) + " " + redirection, "bash"});
       const TimedResult result = test::run_timed(command);
       EXPECT_EQ(result.exit_code, 4) << ranks << redirection;
       EXPECT_THAT(result.text(), HasSubstr("cannot write to the standard output"));
     }
+  }
+}
+
+TEST_F(RunOrdeal, AFileThatMayNotGrowIsAnErrorThatLeavesNoPartOfIt) {
+  const std::filesystem::path out = model_.temporary() / "out";
+  for (const char* ranks : {"--dp 2", "--dp 2 --processes"}) {
+    test::TimedCommand command = model_.command({"--placement", "file", "--out", out.string()});
+    command.argv.insert(
+        command.argv.begin(),
+        {"/bin/bash", "-c", "ulimit -f 8; exec \"$@\" " + std::string(ranks), "bash"});
+    const TimedResult result = test::run_timed(command);
+    EXPECT_EQ(result.exit_code, 4) << result.text();
+    EXPECT_TRUE(result.out.empty());
+    EXPECT_THAT(result.err.back().text, testing::StartsWith("penstock: error: "));
+    EXPECT_THAT(result.err.back().text, HasSubstr("File too large"));
+    EXPECT_TRUE(std::filesystem::is_empty(out));
   }
 }
 

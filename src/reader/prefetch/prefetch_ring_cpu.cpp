@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/start_thread.hpp"
 #include "penstock/core/buffer.hpp"
 #include "penstock/core/error.hpp"
 #include "penstock/core/parallel.hpp"
@@ -63,7 +64,7 @@ class CpuRing final : public PrefetchRing, public std::enable_shared_from_this<C
       slots_[i].staging_ = std::span(staging_.data() + i * slot_bytes, slot_bytes);
       slots_[i].id_copy_.resize(static_cast<std::size_t>(options.max_tokens) * columns);
     }
-    worker_ = std::thread([this, threads = parallel_threads()] {
+    worker_ = detail::start_thread([this, threads = parallel_threads()] {
       set_parallel_threads(threads);
       work();
     });

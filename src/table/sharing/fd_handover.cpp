@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/start_thread.hpp"
 #include "penstock/core/log.hpp"
 #include "table/sharing/system_error.hpp"
 
@@ -170,7 +171,7 @@ FdServer::FdServer(std::vector<UniqueFd> fds)
   const auto [address, size] = abstract_address(address_);
   if (::bind(listener_.get(), generic(address), size) != 0) throw system_error("bind");
   if (::listen(listener_.get(), SOMAXCONN) != 0) throw system_error("listen");
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread([this] { serve(); });
 }
 
 FdServer::~FdServer() {

@@ -73,7 +73,9 @@ class StageRunner::RunningStep {
         return run_step(rank, stage, step, stop_);
       });
     } catch (const std::system_error& error) {  // the others must hear of it
-      state_ = {.kind = StepState::Kind::Failed, .code = ErrorCode::System, .text = error.what()};
+      state_ = {.kind = StepState::Kind::Failed,
+                .code = ErrorCode::System,
+                .text = fmt::format("cannot start a thread: {}", error.what())};
     }
   }
   ~RunningStep() { stop_.stop(); }  // the future's own destructor waits
