@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "cli/run_penstock.hpp"
 
@@ -146,6 +147,19 @@ TEST(InspectCommand, PrintsFindingsAsText) {
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.out, HasSubstr("\ninconsistent  config: engram_pad_token_id is 200000"));
   EXPECT_THAT(result.out, ::testing::Not(HasSubstr("\nconsistent")));
+}
+
+TEST(InspectCommand, PrintsGatesAsText) {
+  const std::string words = "--like hy-v4 --hidden 32 --heads 2 --v-head-dim 8 --layers 0,1";
+  for (const auto& [gating, text] : {std::pair{"elementwise", "elementwise, 16 outputs, 2.0 KiB"},
+                                     std::pair{"headwise", "headwise, 2 outputs, 256 bytes"}}) {
+    const SpoiledModel model(words + " --gating " + gating);  // not spoiled
+    const auto result = run_penstock("inspect " + model.model().string());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr(std::string("gates         2 layers, ") + text));
+    EXPECT_THAT(result.out, HasSubstr("\nlayer 1\n  linear_gate.weight"));
+    EXPECT_THAT(result.out, HasSubstr("\nconsistent\n"));
+  }
 }
 
 TEST(InspectCommand, ModelWithNothingForUsIsFine) {
