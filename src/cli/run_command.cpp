@@ -82,81 +82,81 @@ constexpr const char* kForTables = "Tables only (Engram)";
 constexpr const char* kForGates = "Gates only";
 
 void add_parallel_options(CLI::App& command, RunOptions& options) {
-  command.add_option("--tp", options.parallel.tp, "tensor-parallel ranks")
+  command.add_option("--tp", options.parallel.tp, "Tensor-parallel ranks")
       ->check(CLI::PositiveNumber);
-  command.add_option("--dp", options.parallel.dp, "data-parallel replicas")
+  command.add_option("--dp", options.parallel.dp, "Data-parallel replicas")
       ->check(CLI::PositiveNumber);
-  command.add_option("--pp", options.parallel.pp, "pipeline stages")->check(CLI::PositiveNumber);
-  command.add_option("--pcp", options.parallel.pcp, "prefill context parallel ranks")
+  command.add_option("--pp", options.parallel.pp, "Pipeline stages")->check(CLI::PositiveNumber);
+  command.add_option("--pcp", options.parallel.pcp, "Prefill context parallel ranks")
       ->check(CLI::PositiveNumber);
   command
-      .add_option("--external-dp", options.parallel.external_dp, "replicas started by themselves")
+      .add_option("--external-dp", options.parallel.external_dp, "Replicas started by themselves")
       ->check(CLI::PositiveNumber);
-  command.add_option("--pp-cuts", options.pp_cuts, "first layer of each later stage")
+  command.add_option("--pp-cuts", options.pp_cuts, "First layer of each later stage")
       ->delimiter(',');
   command
       .add_flag("--sp", options.is_sequence_parallel,
-                "sequence parallel: each tp rank keeps a chunk")
+                "Sequence parallel: each tp rank keeps a chunk")
       ->group(kForTables);
-  command.add_flag("--dp-shard", options.shards_over_dp, "spread private tables over dp ranks too")
+  command.add_flag("--dp-shard", options.shards_over_dp, "Spread private tables over dp ranks too")
       ->group(kForTables);
 }
 
 void add_options(CLI::App& command, RunArguments& arguments) {
   RunOptions& options = arguments.options;
-  command.add_option("model", options.model, "model directory")->required();
-  command.add_option("--tokens", options.tokens, "token file: safetensors, JSON or raw int32")
+  command.add_option("DIR", options.model, "Model directory")->required();
+  command.add_option("--tokens", options.tokens, "Token file: safetensors, JSON or raw int32")
       ->required();
-  command.add_option("--tensor", options.tensor, "tensor of a safetensors token file");
-  command.add_option("--requests", options.requests, "cut one stream into that many requests")
+  command.add_option("--tensor", options.tensor, "Tensor of a safetensors token file");
+  command.add_option("--requests", options.requests, "Cut one stream into that many requests")
       ->check(CLI::PositiveNumber);
-  command.add_option("--chunk", options.chunk, "tokens of a request in one prefill step (512)")
+  command.add_option("--chunk", options.chunk, "Tokens of a request in one prefill step (512)")
       ->check(CLI::PositiveNumber);
-  command.add_option("--decode", options.decode, "last tokens of a request fed one by one (8)")
+  command.add_option("--decode", options.decode, "Last tokens of a request fed one by one (8)")
       ->check(CLI::NonNegativeNumber);
   add_parallel_options(command, options);
-  command.add_option("--placement", arguments.placement, "where rows live")
+  command.add_option("--placement", arguments.placement, "Where rows live")
       ->check(CLI::IsMember({"auto", "device", "peer", "host", "host_shared", "file"}))
       ->group(kForTables);
-  command.add_option("--backing", arguments.backing, "what the memory of host_shared is made of")
+  command.add_option("--backing", arguments.backing, "What the memory of host_shared is made of")
       ->check(CLI::IsMember({"auto", "cumem", "hugetlb", "memfd"}))
       ->group(kForTables);
-  command.add_option("--reader", arguments.reader, "how rows are read")
+  command.add_option("--reader", arguments.reader, "How rows are read")
       ->check(CLI::IsMember({"direct"}));
   command
       .add_option("--strategy", options.strategy,
-                  "how gates are computed (auto, or replicated with PENSTOCK_GATE_PCP_SHARD=0)")
+                  "How gates are computed (auto, or replicated with PENSTOCK_GATE_PCP_SHARD=0)")
       ->check(CLI::IsMember(
           {"auto", "replicated", "k_shard", "n_shard", "weight_gather", "identical_rows"}))
       ->group(kForGates);
-  command.add_flag("--processes", options.uses_processes, "each rank a process, not a thread");
+  command.add_flag("--processes", options.uses_processes, "Each rank a process, not a thread");
   // Given by this command to the ranks that it starts.
   command.add_option("--echo-exit-code", options.echo_exit_code)->group("");
-  command.add_option("--engine", options.engine, "how ranks communicate")
+  command.add_option("--engine", options.engine, "How ranks communicate")
       ->check(CLI::IsMember({"threads", "mpi", "nccl"}));
   command.add_option("--deadline", arguments.deadline_seconds,
-                     "seconds after which a silent rank is given up (60)");
-  command.add_option("--device", arguments.device, "where the work runs")
+                     "Seconds after which a silent rank is given up (60)");
+  command.add_option("--device", arguments.device, "Where the work runs")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  command.add_option("--layers", options.layers, "serve only these layers")->delimiter(',');
+  command.add_option("--layers", options.layers, "Serve only these layers")->delimiter(',');
   command.add_option("--rows", arguments.rows, "random:SEED makes rows up instead of reading them")
       ->group(kForTables);
   command.add_option("--token-map", options.token_map,
                      "tokenizer.json, saved token map, or identity (the model's tokenizer)");
   command.add_option("--inputs", options.inputs,
-                     "safetensors with hidden.<layer>, or x.<layer> and attn_out.<layer>");
+                     "Safetensors with hidden.<layer>, or x.<layer> and attn_out.<layer>");
   command
       .add_option("--stand-in", options.stand_in,
-                  "matrix products that stand in for each decoder layer before ours (1)")
+                  "Matrix products that stand in for each decoder layer before ours (1)")
       ->check(CLI::NonNegativeNumber)
       ->group(kForTables);
-  command.add_flag("--verify", options.verifies, "compare with the unsharded layer");
+  command.add_flag("--verify", options.verifies, "Compare with the unsharded layer");
   command
       .add_flag("--allow-fallback", options.may_fall_back,
-                "take another placement if this one cannot be had")
+                "Take another placement if this one cannot be had")
       ->group(kForTables);
-  command.add_option("--out", options.out, "write layer<ID>.safetensors here");
-  command.add_flag("--json", arguments.is_json, "report as JSON");
+  command.add_option("--out", options.out, "Write layer<ID>.safetensors here");
+  command.add_flag("--json", arguments.is_json, "Report as JSON");
 }
 
 }  // namespace
@@ -166,6 +166,7 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& command_line
   CLI::App* command = app.add_subcommand(
       "run", "Serve every layer of a model that Penstock knows, on real tokens.");
   add_options(*command, *arguments);
+  command->footer("Example: penstock run demo --tokens prompts.json --tp 2 --processes --verify");
   command->callback([arguments, command_line, &action] {
     action = [arguments, command_line] {
       const RunOptions options = check_arguments(*arguments);

@@ -449,9 +449,7 @@ class MpiGroup final : public LinkedGroup {
   int first_part_tag_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options) {
+std::unique_ptr<Communicator> connect_world(const CommOptions& options) {
   detail::set_failure_rank(Session::instance().rank(), detail::RankKind::Process);
   detail::failure_point(detail::FailurePoint::StartLaunched);
   SessionChannel channel(options);
@@ -467,6 +465,18 @@ std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options) 
   detail::failure_point(detail::FailurePoint::StartJoined);
   return detail::make_named_communicator("mpi", channel.rank(), channel.size(),
                                          detail::make_callbacks(group));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options) {
+  Session& session = Session::instance();
+  try {
+    return connect_world(options);
+  } catch (...) {
+    session.note_failure();
+    throw;
+  }
 }
 
 }  // namespace penstock
