@@ -11,6 +11,7 @@ function(penstock_add_test folder)
   target_compile_definitions(${target} PRIVATE PENSTOCK_TEST_DATA="${PROJECT_SOURCE_DIR}/tests"
                              PENSTOCK_TEST_SANITIZERS="${PENSTOCK_SANITIZE}")
   target_precompile_headers(${target} PRIVATE <gtest/gtest.h>)
+  set_target_properties(${target} PROPERTIES PENSTOCK_IS_TEST ON)
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
