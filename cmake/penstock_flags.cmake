@@ -28,13 +28,13 @@ if(CMAKE_UNITY_BUILD)
                              "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>")
 endif()
 
-# Names and lines for a stack are enough in a release; all that a debugger can use takes half as long
-# again to compile.
+# Names and lines for a stack are enough in a release; all that a debugger can use makes compiling a good
+# deal slower.
 target_compile_options(penstock_flags INTERFACE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-g1>")
 
 if(PENSTOCK_SANITIZE)
-  # Test programs are compiled much faster without optimisation, and are no slower to speak of: the
-  # work is done in the library.
+  # Test programs compile in less than half the time without optimisation, and run a little longer for
+  # it: most of the work is done in the library.
   set(optimisation "-O$<IF:$<BOOL:$<TARGET_PROPERTY:PENSTOCK_IS_TEST>>,0,1>")
   target_compile_options(penstock_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;${optimisation};-g1>")
   target_link_options(penstock_flags INTERFACE "-fsanitize=${PENSTOCK_SANITIZE}")
